@@ -6,7 +6,7 @@
 #
 # Uses the first of these that is a LibTorch:
 #   TESSERA_TORCH            the folder (cache variable or environment)
-#   torch_cpu                a target of find_package(Torch) before this
+#   torch_cpu                the target of an earlier find_package(Torch)
 #   Torch_DIR                where find_package(Torch) looks
 #   CMAKE_PREFIX_PATH        (variable or environment) the folder, one with torch/ in it, or
 #                            torch.utils.cmake_prefix_path of Python
@@ -71,7 +71,7 @@ foreach(_torch_root IN ITEMS "$ENV{TESSERA_TORCH}" "${TESSERA_TORCH}")
 endforeach()
 foreach(_torch_part INCLUDE_DIR CPU_LIBRARY C10_LIBRARY)
   unset(LibTorch_${_torch_part})
-  unset(LibTorch_${_torch_part} CACHE)  # of an earlier build folder
+  unset(LibTorch_${_torch_part} CACHE)  # left in an older build folder
 endforeach()
 find_path(LibTorch_INCLUDE_DIR ATen/core/Tensor.h PATHS "${TESSERA_TORCH}/include" NO_DEFAULT_PATH
                                                         NO_CACHE)

@@ -25,8 +25,8 @@ if(TESSERA_SANITIZE)
   add_compile_options(-fsanitize=${TESSERA_SANITIZE} -fno-sanitize-recover=all
                       -fno-omit-frame-pointer)
   if(TESSERA_SANITIZE MATCHES "undefined")
-    # vptr: LibTorch's hidden type information makes it report correct casts. The other checks are
-    # half of the added code, and AddressSanitizer reports the same errors.
+    # vptr reports correct casts, because LibTorch hides its type information. The other three are
+    # half of the code that this sanitizer adds, and AddressSanitizer reports the same errors.
     add_compile_options(-fno-sanitize=vptr,null,object-size,pointer-overflow)
   endif()
   add_link_options(-fsanitize=${TESSERA_SANITIZE})

@@ -1,5 +1,5 @@
 # The first step of cmake --install: reports files that are not built before anything is copied.
-# find_package would find half a prefix and refuse it without a reason.
+# Otherwise find_package would find an incomplete prefix and refuse it without a reason.
 set(installed_files)
 set(installed_targets tessera_core tessera_optim tessera_ddp tessera_fsdp tessera_zero
                       tessera_data tessera_checkpoint tessera-run tessera-checkpoint tessera_cuda tessera_cuda_graph

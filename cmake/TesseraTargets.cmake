@@ -28,10 +28,10 @@ function(tessera_library name)
   endif()
 endfunction()
 
-# tessera_make_pch(): torch/torch.h costs 14 s per file; precompiled once and shared it costs 5 s,
-# because GCC instantiates its templates again in every file. The precompiled header takes half a
-# minute, and most targets wait for it, so it is declared first: ninja starts with the first
-# declared target.
+# tessera_make_pch(): torch/torch.h costs 14 s per file. Precompiled once and shared it still costs
+# 5 s per file, because GCC instantiates its templates again in every file. The precompiled header
+# takes half a minute, and most targets wait for it, so it is declared first: ninja starts with the
+# first declared target.
 function(tessera_make_pch)
   file(TOUCH ${PROJECT_BINARY_DIR}/pch.cc)
   add_library(tessera_pch OBJECT ${PROJECT_BINARY_DIR}/pch.cc)
@@ -45,10 +45,10 @@ function(tessera_use_pch target)
   target_precompile_headers(${target} REUSE_FROM tessera_pch)
 endfunction()
 
-# tessera_programs(<library prefix> <program prefix> <dependencies>...): each
-# <name>/main.cc here becomes the program <program prefix><name> over a static
-# library <library prefix><name> of the folder's other files, which tests link.
-# Sets <library prefix>libraries and <library prefix>programs to all of them.
+# tessera_programs(<library prefix> <program prefix> <dependencies>...): each <name>/main.cc in the
+# current folder becomes the program <program prefix><name>. The other files of <name>/ become the
+# static library <library prefix><name>, which the program and tests link. Sets
+# <library prefix>libraries and <library prefix>programs to the lists of all of them.
 function(tessera_programs library_prefix program_prefix)
   set(libraries)
   file(GLOB mains CONFIGURE_DEPENDS */main.cc)

@@ -116,7 +116,7 @@ too_old() {
   done < <(requirements "$@")
 }
 
-# A python3 with pip: the user's, or otherwise the system's.
+# Prints a python3 that has pip: the user's, or otherwise the system's.
 python_with_pip() {
   local python
   for python in python3 /usr/bin/python3; do
@@ -195,7 +195,7 @@ download() {  # python, folder for the wheels, files with requirements...
   shift 2
   for file in "$@"; do requirements+=(-r "$here/$file"); done
   mkdir -p "$wheels"
-  # Complete files are kept in any case; a newer pip also continues partial ones.
+  # After an interruption pip keeps complete files; a newer pip also continues partial ones.
   if "$python" -m pip download --help | grep -q -- --resume-retries; then
     resume=(--resume-retries 20)
   fi
@@ -226,7 +226,8 @@ fetch_cuda() {
   python=$(python_with_pip) || die "no python3 with pip"
   say "fetching the CUDA half of LibTorch $version and NVIDIA's libraries into $cache" \
     "(2.5 GB, unpacked 2.9 GB)"
-  # LibTorch's wheel has both halves. The CPU half deletes it, unless both are fetched in this run.
+  # LibTorch's wheel has both halves. fetch_torch deletes it, unless this run also fetches the CUDA
+  # half.
   download "$python" "$wheels" "wheels-$version.txt" "cuda-wheels-$version.txt"
   say "unpacking into $torch"
   rm -rf "$partial"
@@ -240,8 +241,8 @@ fetch_cuda() {
   rm -rf "$partial" "$wheels"
 }
 
-# Only the headers, of both MPIs: Debian's development packages would also choose the system's mpicc
-# and mpirun.
+# Fetches only the headers of both MPIs, because installing Debian's development packages would also
+# change the system's mpicc and mpirun.
 fetch_mpi() {
   local headers=$cache/mpi-headers partial=$cache/mpi-headers.partial package
   command -v apt-get >/dev/null || die "--mpi needs apt-get; install the headers of the MPIs"

@@ -10,12 +10,12 @@ changed=$(git diff --name-only --diff-filter=d "$base" -- '*.cc') || exit
 mapfile -t files < <(printf '%s' "$changed")
 if [[ ${#files[@]} == 0 ]]; then echo "tidy: no .cc differs from $base"; exit; fi
 
-# A separate configuration: clang cannot read GCC's precompiled header, and each file is checked
-# alone, without the includes of other files in its batch.
+# Uses a build folder of its own, because clang cannot read GCC's precompiled header, and because
+# each file is checked alone, without the includes of other files in a unity build.
 cmake --preset release -B "$build" -DTESSERA_TORCH="$(cmake/bootstrap.sh path)" \
   -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DCMAKE_UNITY_BUILD=OFF \
   -DCMAKE_CXX_COMPILER_LAUNCHER= -DTESSERA_CCACHE=OFF >/dev/null
-# Some files do not belong to this build: of other projects (tests/consumer) or other compilers
+# Some files do not belong to this build, but to other projects (tests/consumer) or compilers
 # (fuzzing).
 is_built() { grep -qF "/$1\"" "$build/compile_commands.json"; }
 for i in "${!files[@]}"; do

@@ -243,8 +243,9 @@ class SharedSampler {
     batches_.clear();
   }
 
-  /// Warns if advance() was called in this epoch but not for all batches. One batch may be left,
-  /// because a loader with drop_last leaves it out.
+  /// Warns if next() has given out all samples of the pass, and advance() was called for some of
+  /// the batches but not for all. One batch may lack its advance(), because a loader with drop_last
+  /// drops the last batch.
   void warn_of_forgotten_batches() const {
     if (done_ == 0 || given_ < count_ || batches_.size() <= 1) return;
     TORCH_WARN_ONCE("[sampler] epoch ", epoch_, " is left with ", batches_.size(),
@@ -252,8 +253,8 @@ class SharedSampler {
                     "samples. Call advance() after each step with the number of its batches");
   }
 
-  /// Returns this rank's sample number `place` of the pass. After the end of the epoch's order,
-  /// continues at its beginning (kPad).
+  /// Returns this rank's sample number `place` of the pass, counted from 0. Under kPad, a place
+  /// beyond the end of the epoch's order continues at the beginning of the order.
   size_t sample(int64_t place) const {
     const int64_t element = (begin_ + rank_ + place * world_) % size_;
     if (!options_.shuffle) return static_cast<size_t>(element);
@@ -285,21 +286,22 @@ class SharedSampler {
   const data::SamplerOptions options_;
   int64_t size_;
 
-  // The samples that all ranks have consumed.
+  // How far all ranks have consumed samples: the epoch, and the place in its order.
   int64_t epoch_ = 0;
-  int64_t cursor_ = 0;             // samples of the epoch's order
-  bool may_pass_be_empty_ = true;  // the epoch was set since the last pass began
+  int64_t cursor_ = 0;             // how many samples of the epoch's order are consumed or dropped
+  bool may_pass_be_empty_ = true;  // reset() has begun no pass since set_epoch() or load_state()
   bool has_given_ = false;         // next() has ever given out a batch
   bool has_advanced_ = false;      // a sample was ever consumed
 
   // This rank's part of the pass, in samples.
-  int64_t begin_ = 0;                 // cursor_ when it began
+  int64_t begin_ = 0;                 // cursor_ at the begin of the pass
   int64_t count_ = 0;                 // samples in the pass
   int64_t given_ = 0;                 // samples that next() has given out
   int64_t done_ = 0;                  // samples that have been consumed
-  std::deque<int64_t> batches_ = {};  // given out and not consumed
+  std::deque<int64_t> batches_ = {};  // sizes of batches given out and not consumed
 
-  mutable std::vector<int64_t> order_ = {};  // of epoch order_epoch_; empty until it is needed
+  // The order of epoch order_epoch_; empty until a shuffled sample is needed.
+  mutable std::vector<int64_t> order_ = {};
   mutable int64_t order_epoch_ = 0;
 };
 

@@ -6,7 +6,8 @@
 namespace tessera::data {
 namespace {
 
-// Increment it if the order of an epoch or the meaning of a number changes.
+// Increment it if, for the same numbers(), an epoch would have another order, or if one of
+// numbers() gets another meaning.
 constexpr int64_t kVersion = 1;
 
 void require(bool is_good, const char* name, int64_t value, const std::string& expected) {

@@ -23,7 +23,8 @@ class SplitMix64 {
     for (;;) {
       const uint64_t number = next();
       const uint64_t rest = number % bound;
-      // Accepts `number` only if all `bound` numbers from number - rest on fit into 64 bits.
+      // Accepts `number` only if the whole run of `bound` numbers that begins with number - rest
+      // fits into 64 bits, so that every rest is equally likely.
       if (number - rest <= uint64_t{0} - bound) return rest;
     }
   }

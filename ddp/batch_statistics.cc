@@ -28,8 +28,8 @@ at::ScalarType statistics_dtype(const Tensor& input) {
   return input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-/// Returns `parameter` (weight or bias) in the dtype that kernels take with `input`; undefined if
-/// `parameter` is.
+/// Returns `parameter` (weight or bias) in the dtype that it must have for kernels whose input is
+/// `input`. Returns an undefined tensor if `parameter` is undefined.
 Tensor beside(const Tensor& input, const Tensor& parameter) {
   if (!parameter.defined() || input.element_size() > 2) return parameter;
   return parameter.to(at::kFloat);
@@ -44,7 +44,7 @@ Tensor per_channel(const Tensor& values, const Tensor& input) {
 
 /// Mean and variance per channel of some samples.
 struct Moments {
-  double count = 0.0;           ///< values per channel
+  double count = 0.0;           ///< number of values per channel
   Tensor mean, sum_of_squares;  ///< fp64 [C]; the squares are of deviations from the mean
 };
 
@@ -58,8 +58,8 @@ Moments moments_of(const Tensor& input) {
   }
   const int64_t per_channel = input.numel() / channels;
   const auto count = static_cast<double>(per_channel);
-  // Stands in for the layer's running statistics, because their dtype decides the dtype of the
-  // results.
+  // Passed in place of the layer's running statistics. Nothing uses its values, but its dtype
+  // decides the dtype of the results.
   const Tensor unused = at::zeros({2, channels}, input.options().dtype(statistics_dtype(input)));
   const auto [mean, variance] = at::batch_norm_update_stats(input, unused[0], unused[1], 0.0);
   return {.count = count,
@@ -110,7 +110,7 @@ void track(const Tensor& running, const Tensor& update, double momentum) {
 /// Holds a call in an AutogradContext.
 struct HeldCall : torch::CustomClassHolder {
   explicit HeldCall(BatchNormCall held) : call(std::move(held)) {}
-  BatchNormCall call;  // without tensors
+  BatchNormCall call;  // only eps, group and layer: save_for_backward() keeps the tensors
 };
 
 /// Returns this rank's sums per channel of the gradients, and of their products with the normalised
@@ -118,7 +118,8 @@ struct HeldCall : torch::CustomClassHolder {
 Tensor gradient_sums(const Tensor& gradient, const Tensor& input, const Tensor& mean,
                      const Tensor& variance, double eps) {
   if (input.numel() == 0) return at::zeros({2, mean.numel()}, mean.options().dtype(at::kDouble));
-  // This is the backward for fixed statistics. Only the shape of the weight matters here.
+  // The two sums are the gradients of bias and weight in the backward for fixed statistics. They do
+  // not depend on the values of the weight.
   const auto [unused, of_weight, of_bias] =
       at::native_batch_norm_backward(gradient, input, at::ones_like(mean), mean, variance, {}, {},
                                      /*train=*/false, eps, {false, true, true});
@@ -126,8 +127,9 @@ Tensor gradient_sums(const Tensor& gradient, const Tensor& input, const Tensor& 
 }
 
 /// Returns the means over the `count` values of all ranks, where each rank's `sums` are weighted by
-/// the weight of its loss. Divides by this rank's weight, because the engine multiplies all
-/// gradients on this rank by it, also the shares of the other ranks. Collective.
+/// the weight of its loss. The means are divided by this rank's weight, because the engine
+/// multiplies all gradients on this rank by that weight, also the shares that come from other
+/// ranks. Collective.
 Tensor gradient_means(const Tensor& sums, const Tensor& input, double count,
                       const BatchNormCall& call) {
   const double weight = LossWeightScope::of_backward();
@@ -142,8 +144,10 @@ Tensor gradient_means(const Tensor& sums, const Tensor& input, double count,
   return means.div_(weight > 0.0 ? count * weight : count);
 }
 
-/// Returns the gradient of the input. Each value affects all others through mean and variance:
-/// weight / s (g - mean(g) - x mean(g x)), x = (input - mean) / s, with means over all ranks.
+/// Returns the gradient of the input: weight / s * (g - mean(g) - x * mean(g * x)), where g is the
+/// gradient of the output, s the square root of variance + eps, x = (input - mean) / s, and the
+/// means are over all ranks. The two means are there because each value affects all others through
+/// mean and variance.
 Tensor input_gradient(const Tensor& gradient, const Tensor& input, const Tensor& weight,
                       const Tensor& mean, const Tensor& variance, const Tensor& means, double eps) {
   const Tensor inverse_deviation = (variance.to(at::kDouble) + eps).rsqrt();
@@ -160,7 +164,8 @@ Tensor input_gradient(const Tensor& gradient, const Tensor& input, const Tensor&
 
 class NormalizeOverRanks : public torch::autograd::Function<NormalizeOverRanks> {
  public:
-  /// Weight and bias are passed again, so that autograd knows them; nullopt where undefined.
+  /// `call` has the weight and the bias, too. They are also arguments, nullopt if undefined,
+  /// because autograd tracks only arguments.
   static Variable forward(AutogradContext* context, const Tensor& input,
                           const std::optional<Tensor>& /*weight*/,
                           const std::optional<Tensor>& /*bias*/, const BatchNormCall& call) {
@@ -207,8 +212,8 @@ class NormalizeOverRanks : public torch::autograd::Function<NormalizeOverRanks> 
   }
 
  private:
-  /// Returns `results` as outputs of a node whose backward throws: second derivatives would need
-  /// sums over ranks as well.
+  /// Returns `results` as outputs of a node whose backward throws, because second derivatives would
+  /// need sums over ranks as well.
   static variable_list once_differentiable(variable_list results, const std::string& layer) {
     for (Tensor& result : results) {
       if (result.defined()) result.set_requires_grad(true);

@@ -33,7 +33,8 @@ void orthonormalize_rows(T* rows, int64_t count, int64_t numel, double epsilon) 
       }
     }
     const double norm = std::sqrt(dot(row, row, numel));
-    // Rounding leaves a norm up to this in a row that is a linear combination of earlier rows.
+    // A row that is a linear combination of earlier rows should now be zero, but rounding may leave
+    // it a norm of up to this.
     const double rounding =
         4.0 * static_cast<double>(i + 1) * std::numeric_limits<T>::epsilon() * before;
     if (norm <= rounding) {

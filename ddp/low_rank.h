@@ -10,9 +10,9 @@ namespace tessera::internal {
 /// are divided by their norm plus `epsilon`. The bits depend on the arguments only. Local.
 void orthonormalize(const at::Tensor& rows, double epsilon);
 
-/// matrix[i, j] = sum over k of left[k, i] * right[k, j]; `left` [r, n], `right` [r, m] and
-/// `matrix` [n, m] are contiguous and of one dtype. If `error` [n, m] is defined, it becomes the
-/// old `matrix` minus `scale` times the result. The bits depend on the arguments only. Local.
+/// Sets matrix[i, j] to the sum over k of left[k, i] * right[k, j]. `left` [r, n], `right` [r, m]
+/// and `matrix` [n, m] are contiguous and of one dtype. If `error` [n, m] is defined, it becomes
+/// the old `matrix` minus `scale` times the new one. The bits depend on the arguments only. Local.
 void expand(const at::Tensor& left, const at::Tensor& right, const at::Tensor& matrix,
             const at::Tensor& error, double scale);
 

@@ -30,10 +30,10 @@ namespace {
 struct Shape {
   int64_t rows;
   int64_t columns;
-  int64_t rank;  // of its approximation
+  int64_t rank;  // of the low-rank matrix that approximates it
 };
 
-/// Returns the shape of a parameter's gradient if it is to be compressed.
+/// Returns the shape of a parameter's gradient as a matrix; nullopt if it is not to be compressed.
 std::optional<Shape> shape_of(const at::Tensor& parameter, const PowerSgdOptions& options) {
   const int64_t numel = parameter.numel();
   if (parameter.dim() < 2 || numel == 0) return std::nullopt;
@@ -77,10 +77,12 @@ std::string problems_of(const PowerSgdOptions& options) {
 }
 
 // Note [Low rank]
-// P and Q are stored transposed, [rank, n] and [rank, m], so that the vectors to orthonormalise are
-// contiguous. Products with M may round differently on each rank. So what all ranks share is
-// all-reduced first and then goes through code whose bits depend on its input only (low_rank.h).
-// Everything is linear in the sum over ranks, so only the sum of the ranks' errors matters.
+// The comment of power_sgd_hook() explains P, Q and M. P and Q are stored transposed, [rank, n] and
+// [rank, m], so that the vectors to orthonormalise are contiguous. at::mm() may round differently
+// on each rank. So its results are used only after an all-reduce, which gives all ranks the same
+// bits, and only by code whose bits depend on its input alone (low_rank.h). P and Q depend on the
+// sum of the ranks' matrices, not on each of them. A rank's matrix is its gradient plus its error,
+// so only the sum of the ranks' errors matters.
 class PowerSgd final : public CommHook {
  public:
   explicit PowerSgd(const PowerSgdOptions& options)
@@ -102,7 +104,8 @@ class PowerSgd final : public CommHook {
   int64_t bytes() const override;
 
  private:
-  /// The memory of a compressed parameter; tensors that the options do not need are undefined.
+  /// What is kept for a compressed parameter from one backward to the next. Tensors that the
+  /// options do not need are undefined.
   struct Memory {
     at::Tensor parameter;
     at::Tensor error;  // [numel]
@@ -110,14 +113,14 @@ class PowerSgd final : public CommHook {
   };
   struct Matrix {
     std::string name;
-    size_t position;  // index in the bucket
+    size_t position;  // index of its gradient in the bucket
     Shape shape;
     Memory* memory;
   };
   struct Bucket {
     at::ScalarType dtype;
     std::vector<Matrix> matrices;
-    std::vector<size_t> others;  // indices in the bucket
+    std::vector<size_t> others;  // indices of the gradients that are not compressed
     int64_t p_numel = 0, q_numel = 0, others_numel = 0;
     int64_t numel() const { return p_numel + q_numel + others_numel; }
   };
@@ -131,10 +134,10 @@ class PowerSgd final : public CommHook {
   int64_t& iteration() const { return *iteration_.mutable_data_ptr<int64_t>(); }
 
   const PowerSgdOptions options_;
-  const at::Tensor iteration_;  // backwards reduced so far
+  const at::Tensor iteration_;  // number of backwards reduced so far
   std::map<std::string, Memory> memories_;
   std::vector<Bucket> buckets_;
-  std::map<at::ScalarType, int64_t> scratch_numel_;  // of the largest bucket
+  std::map<at::ScalarType, int64_t> scratch_numel_;  // element count for the largest bucket
   std::map<at::ScalarType, at::Tensor> scratch_;     // made when first needed
 };
 
@@ -173,7 +176,7 @@ void PowerSgd::prepare(const Setting& setting) {
   }
 }
 
-/// Returns the memory that `old` has for the parameter, or zeros.
+/// Returns what `old` has for the parameter; zeros if `old` has nothing for it.
 PowerSgd::Memory PowerSgd::remembered(std::map<std::string, Memory>& old, const Trained& trained,
                                       const Shape& shape) const {
   if (const auto found = old.find(trained.name); found != old.end()) {
@@ -260,7 +263,8 @@ void PowerSgd::compress(const GradBucket& given, ProcessGroup& group) {
     }
     group.all_reduce(all_q, ReduceOp::kAvg, absl::StrCat(bucket_name, " Q"), given.divisor)->wait();
   }
-  // Scales the result to the mean over ranks, which expand() subtracts from this rank's gradient.
+  // The result is the sum over ranks divided by the divisor. Multiplied with `share` it is the mean
+  // over ranks, which expand() subtracts from this rank's gradient to get the error.
   const double share = given.divisor / group.size();
   for (size_t i = 0; i < products.size(); ++i) {
     const Product& product = products[i];
@@ -276,8 +280,9 @@ void PowerSgd::compress(const GradBucket& given, ProcessGroup& group) {
   each_other([](const at::Tensor& gradient, const at::Tensor& from) { gradient.copy_(from); });
 }
 
-/// Sets `q` to the last Q, or to random numbers if there is none, and orthonormalises it. Draws
-/// rows of zeros again, because they come from a zero gradient and would stay zero for ever.
+/// Sets `q` to the last Q, or to random numbers if there is none, and orthonormalises it. Rows of
+/// zeros in the last Q are replaced by random numbers: they come from a gradient of zeros, and
+/// would stay zero for ever.
 void PowerSgd::begin_basis(const Matrix& matrix, const at::Tensor& q) const {
   const at::Tensor& last = matrix.memory->q;
   if (last.defined()) q.copy_(last);
@@ -317,11 +322,13 @@ std::vector<CommHook::State> PowerSgd::state() {
   return state;
 }
 
-/// See Note [Low rank].
+/// Gives every rank the mean of the ranks' errors (Note [Low rank]).
 void PowerSgd::before_saving(ProcessGroup& group) {
   for (const auto& [name, memory] : memories_) {
     if (!memory.error.defined()) continue;
-    // Averages the ranks' differences from rank 0's errors, so that saving again changes nothing.
+    // Averages the differences between the ranks' errors and rank 0's, not the errors. If all
+    // errors are equal already, as after an earlier save, the differences are 0, and nothing is
+    // rounded.
     const std::string tag = absl::StrCat("error memory of ", name);
     const at::Tensor first = memory.error.clone();
     group.broadcast(first, /*root=*/0, tag)->wait();

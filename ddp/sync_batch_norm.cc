@@ -42,7 +42,8 @@ at::Tensor SyncBatchNormImplBase<D, Derived>::forward(const at::Tensor& input) {
   double momentum = this->options.momentum().value_or(0.0);
   if (this->is_training() && is_tracked) {
     this->num_batches_tracked += 1;
-    if (!this->options.momentum().has_value()) {  // the mean over all batches
+    // Without a momentum, running statistics are the mean over all batches.
+    if (!this->options.momentum().has_value()) {
       momentum = 1.0 / this->num_batches_tracked.template item<double>();
     }
   }

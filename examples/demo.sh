@@ -32,14 +32,15 @@ for program in "${programs[@]}"; do
     exit 1
   fi
 done
-# Uses the number of threads that tessera-run chooses, without its remark for each run.
+# Asks tessera-run once for the number of threads that it chooses, and sets it, so that tessera-run
+# does not print a remark on it in each run.
 : "${OMP_NUM_THREADS:=$("$bin/tessera-run" --standalone --nproc-per-node "$ranks" -- \
   sh -c 'echo "$OMP_NUM_THREADS"' 2>/dev/null | sed -n 's/^\[0\] //p')}"
 export OMP_NUM_THREADS
 scratch=$(mktemp -d)
 trap 'pkill -KILL -f -- "--checkpoint=$scratch" || true; rm -rf "$scratch"' EXIT
 
-# on <ranks> <program> <arguments>: only rank 0 prints, so its prefix is removed.
+# on <ranks> <program> <arguments>: runs the program. Only rank 0 prints, so the prefix [0] is removed.
 on() {
   local ranks=$1 program=$2
   shift 2
@@ -116,7 +117,7 @@ OMP_NUM_THREADS=1 on 4 memory_compare --svg="$chart"
 echo
 echo "== 4. Killed in the middle, $ranks ranks: goes on under another strategy =="
 run=$scratch/run
-# train <strategy> <arguments>: the end of its output.
+# train <strategy> <arguments>: trains and prints the lines of progress and the hash of the parameters.
 train() {
   local strategy=$1
   shift

@@ -14,14 +14,14 @@ add_test(NAME examples.memory_compare
          COMMAND ${PROJECT_SOURCE_DIR}/tests/examples/memory_compare.sh $<TARGET_FILE_DIR:gpt>)
 list(APPEND examples_tests examples.memory_compare)
 
-# Under launchers other than tessera-run, if they are installed.
+# The examples under launchers other than tessera-run, if these are installed.
 set(launchers openmpi openmpi+mpi mpich mpich+mpi torchrun srun)
 if(TESSERA_SANITIZE)
   set(launchers)  # sanitizers test our code, which runs under tessera-run too
 endif()
 foreach(launcher IN LISTS launchers)
   set(when)
-  if(launcher MATCHES "[+]mpi$")  # hosts.* and mpi_under_* train under both
+  if(launcher MATCHES "[+]mpi$")  # hosts.* and mpi_under_* already train over both MPIs
     set(when CONFIGURATIONS All)
   endif()
   add_test(NAME examples.launchers.${launcher} ${when}
@@ -31,7 +31,7 @@ foreach(launcher IN LISTS launchers)
   list(APPEND launcher_tests examples.launchers.${launcher})
 endforeach()
 
-# The same on a GPU, with the tests' fakes.
+# gpt and memory_compare with --device cuda, with the tests' fakes of CUDA and NCCL.
 add_test(NAME examples.on_gpu
          COMMAND ${PROJECT_SOURCE_DIR}/tests/examples/on_gpu.sh $<TARGET_FILE_DIR:gpt>
                  $<TARGET_FILE_DIR:cuda_fake> $<TARGET_FILE:kernels_fake>
@@ -58,8 +58,8 @@ set_tests_properties(examples.all_reduce PROPERTIES PASS_REGULAR_EXPRESSION
                      "rank [0-2] of 3 .shm.: 1 . ... . 3 = 6")
 list(APPEND examples_tests examples.all_reduce)
 
-# Real digits: by hand and with an engine they are learned equally well. (An untrained network has
-# 10 %.)
+# digits_by_hand and digits_ddp learn real digits equally well, to 80 % or more. (An untrained
+# network has 10 %.)
 foreach(name digits_by_hand digits_ddp)
   add_test(NAME examples.${name}
            COMMAND tessera-run --standalone --nproc-per-node 3 -- $<TARGET_FILE:${name}> --epochs=4)
@@ -76,12 +76,12 @@ foreach(name launch digits_threads)
   list(APPEND examples_tests examples.${name})
 endforeach()
 
-# Every strategy, on ranks with 6, 3 and 2 parts of the digits.
+# Every strategy, on three ranks with 6/11, 3/11 and 2/11 of the digits.
 add_test(NAME examples.digits_uneven
          COMMAND ${PROJECT_SOURCE_DIR}/tests/examples/digits_uneven.sh $<TARGET_FILE_DIR:gpt>)
 list(APPEND examples_tests examples.digits_uneven)
 
-# The same on files in MNIST's format.
+# The programs on digits that take --data, on files in MNIST's format.
 add_test(NAME examples.digits_files
          COMMAND ${PROJECT_SOURCE_DIR}/tests/examples/digits_files.sh $<TARGET_FILE_DIR:gpt>)
 list(APPEND examples_tests examples.digits_files)
@@ -106,7 +106,8 @@ add_test(NAME examples.port.page
          COMMAND python3 -B ${PROJECT_SOURCE_DIR}/examples/port/page.py --check)
 list(APPEND examples_tests examples.port.page)
 
-# tessera_example_refusal(<name> <expected message> <arguments of gpt>...): runs on two ranks.
+# tessera_example_refusal(<name> <expected message> <arguments of gpt>...): runs gpt on two ranks,
+# which must print the message.
 function(tessera_example_refusal name expected)
   add_test(NAME examples.refuses.${name}
            COMMAND tessera-run --standalone --nproc-per-node 2 -- $<TARGET_FILE:gpt> ${ARGN})

@@ -38,14 +38,16 @@ torch::autograd::edge_list edges_to(const std::vector<Tensor>& tensors) {
   return edges;
 }
 
-/// Returns a copy of `input` that shares its values and begins a graph. `leaf` gets the gradient.
+/// Returns an alias of `input`, detached from the present graph, with which a new graph starts.
+/// Sets `leaf` to the leaf of the new graph, which gets the gradient of `input`.
 Tensor begin_graph(const Tensor& input, Tensor& leaf) {
   leaf = input.detach();
   if (!input.requires_grad()) return leaf;
   leaf.set_requires_grad(true);
   if (input.is_leaf()) return leaf;
-  // Autocast caches the casts of leaves. If an activation were a leaf, its gradients would be added
-  // in 16 bits, where the unchecked model adds them in 32.
+  // If `input` is not a leaf, the returned alias must not be one, because autocast caches the casts
+  // of leaves: all uses of an activation that is a leaf would share one cast, whose gradients are
+  // added in 16 bits. Without checkpointing they are added in 32.
   Tensor inner = input.detach();
   const auto identity = make_node<torch::autograd::Identity>();
   identity->set_next_edges(edges_to({leaf}));
@@ -53,7 +55,8 @@ Tensor begin_graph(const Tensor& input, Tensor& leaf) {
   return inner;
 }
 
-/// Identifies nodes made before it. Nodes are numbered per thread in the order of their creation.
+/// Recognises the nodes that were made before this object. Nodes are numbered per thread in the
+/// order of their creation.
 struct GraphStart {
   uint64_t thread = at::RecordFunction::currentThreadId();
   uint64_t first_node = at::sequence_number::peek();
@@ -63,8 +66,8 @@ struct GraphStart {
   }
 };
 
-/// Refuses a recomputed graph that leads into an older one: the inner backward would run through
-/// (and free) parts of the surrounding graph, in the worst case this very checkpoint.
+/// Throws if the recomputed graph leads into an older one, because the inner backward would run
+/// through (and free) parts of the surrounding graph, in the worst case this very checkpoint.
 void check_closed(const std::vector<Tensor>& roots, const GraphStart& start) {
   std::unordered_set<const Node*> seen;
   std::vector<const Node*> open;
@@ -84,7 +87,8 @@ void check_closed(const std::vector<Tensor>& roots, const GraphStart& start) {
   }
 }
 
-/// Returns the GPU among the inputs, whose random numbers `fn` may draw besides the CPU's.
+/// Returns the GPU on which inputs lie, if any. `fn` may draw random numbers from that GPU's
+/// generator as well as from the CPU's.
 std::optional<c10::Device> gpu_of(const std::vector<Tensor>& inputs) {
   std::optional<c10::Device> gpu;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -117,7 +121,7 @@ class CheckpointBackward final : public Node {
   const ForwardState& state() const { return state_; }
 
   void release_variables() override {
-    TensorFunction dropped;  // destroyed without the lock: it may hold anything
+    TensorFunction dropped;  // destroyed after unlocking: its captures' destructors are user code
     const std::lock_guard<std::mutex> lock(mutex_);
     is_released_ = true;
     for (SavedVariable& input : inputs_) input.reset_data();
@@ -155,7 +159,8 @@ class CheckpointBackward final : public Node {
   }
 
  private:
-  /// Refuses to run a graph from within itself.
+  /// Marks the checkpoint as recomputing while it lives. The constructor throws if the checkpoint
+  /// is recomputing already.
   class Busy {
    public:
     explicit Busy(std::atomic<bool>& flag) : flag_(flag) {
@@ -252,7 +257,8 @@ std::vector<Tensor> run_checkpointed(const CheckpointOptions& options, std::vect
       node->add_input_metadata(Node::undefined_input());
       continue;
     }
-    // An output may be an input, another output, or a view of one; in autograd it is a new tensor.
+    // An output may be an input, another output, or a view of either. Each is detached, so that
+    // autograd takes it for a new tensor.
     output = output.detach();
     torch::autograd::set_history(output, node);
   }

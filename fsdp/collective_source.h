@@ -16,9 +16,10 @@ namespace tessera::internal {
 /// are no second shards.
 class CollectiveSource {
  public:
-  /// `group`: the ranks that differ only in the parameters' coordinate, ordered by it; must outlive
-  /// this object. `shard`: this rank's parameters of the unit. `host` copies the shard to the
-  /// device; null if the shard lies there already.
+  /// `group` must consist of the ranks that differ from this one only in SliceMap's coordinate of
+  /// the parameters, in the order of that coordinate. It must outlive this object. `shard`: this
+  /// rank's slice of the unit's parameters. `host` copies the shard to the device; null if the
+  /// shard lies there already.
   CollectiveSource(ProcessGroup& group, std::string name, at::Tensor shard,
                    std::shared_ptr<ShardUploads> host = nullptr);
 
@@ -26,7 +27,7 @@ class CollectiveSource {
   /// either this call or the returned Work throws CommError.
   std::shared_ptr<Work> start(const at::Tensor& to);
 
-  /// Returns the bytes of the unit that come from other ranks.
+  /// Returns how many bytes of the unit come from other ranks.
   int64_t received_bytes() const;
 
  private:

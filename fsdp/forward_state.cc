@@ -7,21 +7,21 @@ namespace {
 void put_back(const std::optional<RandomState>& state) noexcept {
   try {
     if (state.has_value()) state->install();
-  } catch (...) {  // the generator made this state, so only an allocation can fail
+  } catch (...) {  // a generator made the state, so it is valid: only an allocation can fail
   }
 }
 
 }  // namespace
 
 // Note [Autocast's cache]
-// Until its region ends, autocast keeps the 16-bit copy of each parameter that it has cast; after a
-// forward these are the copies of the whole model. That would use the memory that checkpointing
-// (and splitting parameters) is meant to save, so the forward runs without the cache. In the
-// recomputation, a cached copy of the surrounding graph would connect the recomputation to that
-// graph, and new copies would outlive the recomputed graph and the next update of the parameter. So
-// the cache is cleared before and after the recomputation. During the recomputation the cache is
-// used: a parameter used twice is cast once, and its gradients are added in 16 bits, as in the
-// model without checkpoints.
+// Until the autocast region ends, autocast keeps the 16-bit copy of each parameter that it has
+// cast; after a forward these are copies of the whole model. They would use the memory that
+// checkpointing (and splitting parameters) is meant to save, so the forward runs without the cache.
+// In the recomputation, a copy cached in the surrounding graph would connect the recomputation to
+// that graph, and new copies would outlive the recomputed graph and the next update of the
+// parameter. So the cache is cleared before and after the recomputation. During the recomputation
+// the cache is used: a parameter used twice is cast once, and its gradients are added in 16 bits,
+// as in the model without checkpoints.
 
 AutocastState::AutocastState() : uses_cache_(at::autocast::is_autocast_cache_enabled()) {
   for (size_t i = 0; i < devices_.size(); ++i) {

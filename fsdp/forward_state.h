@@ -9,8 +9,8 @@
 
 namespace tessera::internal {
 
-/// This thread's autocast state, as far as LibTorch exposes it: enabled and dtype for every device,
-/// and whether the cache is used. Local, some tens of nanoseconds.
+/// This thread's autocast state, as far as LibTorch exposes it: for every device, whether autocast
+/// is enabled and with which dtype; and whether its cache is used. Local, some tens of nanoseconds.
 class AutocastState {
  public:
   /// Records the present state.
@@ -19,7 +19,7 @@ class AutocastState {
   /// Sets the calling thread's autocast state to the recorded one.
   void install() const;
 
-  bool is_enabled() const;  ///< for any device
+  bool is_enabled() const;  ///< for at least one device
 
  private:
   struct Device {
@@ -30,15 +30,15 @@ class AutocastState {
   bool uses_cache_;
 };
 
-/// The state besides its arguments that a function must see again when it is recomputed: the
-/// autocast state and, if asked for, the default generators of the CPU and of one GPU. Local.
+/// The state that a recomputed function must see again besides its arguments: the autocast state
+/// and, if asked for, the default generators of the CPU and of one GPU. Local.
 struct ForwardState {
   enum class Random : uint8_t { kKept, kIgnored };
   /// Records the state of the calling thread. kKept copies 5 KiB.
   ForwardState(Random random, std::optional<c10::Device> gpu);
 
   AutocastState autocast;
-  std::optional<RandomState> random;  ///< none if ignored
+  std::optional<RandomState> random;  ///< unset under Random::kIgnored
 };
 
 /// While it lives, the calling thread runs the forward for which `state` was recorded, without
@@ -60,8 +60,8 @@ class ForwardScope {
   bool is_finished_ = false;
 };
 
-/// While it lives, the calling thread sees the state of the forward, whichever thread that ran on;
-/// the destructor restores the thread's own state.
+/// While it lives, the calling thread sees the state that was recorded in the forward, whichever
+/// thread ran the forward. The destructor restores the calling thread's own state.
 class ReplayScope {
  public:
   explicit ReplayScope(const ForwardState& state);

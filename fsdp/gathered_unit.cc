@@ -77,7 +77,8 @@ void GatheredUnits::Unit::Readers::unpin(Use /*use*/) noexcept {
   unit.end_use();
 }
 
-/// Refuses a write outside modify_parameters().
+/// Called when an operator that writes begins outside modify_parameters(). Makes its access to the
+/// buffer throw.
 AccessTarget::Pin& GatheredUnits::Unit::refuse() {
   if (refused_.pins++ == 0) buffer_.forbid(write_error());
   return refused_;
@@ -117,7 +118,8 @@ std::string GatheredUnits::Unit::write_error() const {
                       "buffer by register_buffer()");
 }
 
-/// Stores the error of a failed gather. The operator goes on, accesses the storage and throws it.
+/// Stores the error of a failed gather. The operator goes on, and its access to the storage throws
+/// this error.
 void GatheredUnits::Unit::remember(const std::exception& error) {
   if (const auto* failed = dynamic_cast<const CommError*>(&error);
       failed != nullptr && !all_.failure_.has_value()) {
@@ -139,7 +141,8 @@ void GatheredUnits::Unit::make_whole() {
   fill_and_attach(std::move(memory), /*is_temporary=*/false, fetch);
 }
 
-/// `fetch`: the prefetch that fills `memory`; null if there is none.
+/// Fills `memory` with the unit's values and attaches it to the buffer. `fetch` is the prefetch
+/// that fills `memory`; if it is null, fills `memory` now.
 void GatheredUnits::Unit::fill_and_attach(at::Tensor memory, bool is_temporary,
                                           const std::shared_ptr<Work>& fetch) {
   try {
@@ -201,7 +204,7 @@ void GatheredUnits::Unit::prefetch() {
       all_.prefetched_bytes_ += bytes;
     });
   } catch (const CommError&) {
-    // The process ends. A later read of the unit throws the group's error.
+    // post() throws only if the process ends. A later read of the unit throws the group's error.
     give_memory(std::exchange(fetched_, at::Tensor()), /*is_temporary=*/false);
   }
 }
@@ -212,7 +215,7 @@ void GatheredUnits::Unit::drop_prefetch() {
   try {
     fetch_->wait();
   } catch (const std::exception&) {
-    // The values were not needed. A later gather fails the same way.
+    // The prefetch has failed, but nobody needs its values. A later gather will fail the same way.
   }
   fetch_ = nullptr;
   give_memory(std::exchange(fetched_, at::Tensor()), /*is_temporary=*/false);
@@ -225,8 +228,8 @@ at::Tensor GatheredUnits::Unit::take_memory() {
 // --- It is freed ---
 
 bool GatheredUnits::Unit::can_free() {
-  // Also counts readers of earlier blocks, because a reader that has not read the data pointer yet
-  // will get the present block.
+  // Look at the counts of all blocks: an operator that was counted with an earlier block, if it has
+  // not read the data pointer yet, will get the present block.
   const auto is_read = [this] {
     return std::any_of(all_readers_.begin(), all_readers_.end(),
                        [](const auto& readers) { return readers->pins > 0; });
@@ -263,7 +266,8 @@ std::vector<uint64_t> GatheredUnits::Unit::hashes() const {
   return hashes;
 }
 
-/// Finds a parameter that was written since the unit was gathered, other than by an operator.
+/// Notes in all_.written_ a parameter that something other than an operator has written since the
+/// unit was gathered.
 void GatheredUnits::Unit::find_written() {
   const std::vector<uint64_t> before = std::exchange(gathered_, {});
   if (before.empty()) return;
@@ -284,10 +288,11 @@ void GatheredUnits::Unit::hold(bool writable) {
   const UnobservedScope unobserved;
   if (holds_ == 0) {
     if (has_old_) drop_old();
-    // Operators read the present memory, so the scope may not write it.
+    // Operators are reading the present memory, so the scope must get other memory to write.
     if (writable && has_source() && is_whole() && !can_free()) mark_stale();
-    // A scope may last long, so it should not occupy a buffer. This frees the buffer only where the
-    // rank reads alone, because a collective gather would need all ranks to do the same.
+    // A scope may last long, so the unit should not occupy a buffer of the pool meanwhile: free the
+    // buffer here; below, the unit is gathered again into temporary memory. Do so only with
+    // one-sided reads, because all ranks would have to repeat a collective gather.
     const bool reads_alone = source_.window != nullptr && !has_own_memory();
     if (reads_alone && is_fresh() && can_free()) free(After::kFence);
     if (!is_fresh()) {
@@ -317,8 +322,8 @@ void GatheredUnits::Unit::release(bool writable) {
 void GatheredUnits::Unit::invalidate() {
   if (!has_source()) return;
   if (source_.window != nullptr) source_.window->invalidate();
-  // Memory that a scope holds already has the new values, because steps and loads refuse open
-  // scopes.
+  // Steps and loads refuse open scopes. So if a scope holds the unit, modify_parameters() has made
+  // the new values, and has written them into the memory that the scope holds.
   if (is_whole() && holds_ == 0) mark_stale();
 }
 
@@ -326,7 +331,9 @@ void GatheredUnits::Unit::invalidate() {
 void GatheredUnits::Unit::mark_stale() {
   is_stale_ = true;
   is_ready_ = false;
-  // Set it before drop_old() reads the counts, because readers count before they read has_old_.
+  // Set has_old_ before drop_old() reads the counts. A reader that ends does the reverse: it
+  // decrements its count before it reads has_old_. So either drop_old() sees that the reader has
+  // ended, or the reader sees has_old_ and calls drop_old() itself.
   has_old_ = true;
   drop_old();
 }
@@ -340,8 +347,8 @@ void GatheredUnits::Unit::set_aside(at::Tensor memory) {
   drop_old();
 }
 
-/// Makes new operators count in another Readers object. all_readers_ is in the order of the memory
-/// blocks, with the Readers of the present block last.
+/// From now on another Readers object counts the operators that begin. all_readers_ is in the order
+/// of the memory blocks, with the Readers of the present block last.
 void GatheredUnits::Unit::replace_readers() {
   const auto spare =
       std::find_if(all_readers_.begin(), all_readers_.end(), [this](const auto& readers) {
@@ -355,8 +362,9 @@ void GatheredUnits::Unit::replace_readers() {
   readers_ = all_readers_.back().get();
 }
 
-/// Frees blocks of old values that are no longer read, neither by their own readers nor by earlier
-/// ones, which may have read the data pointer while the block was attached.
+/// Frees each block of old values for which neither its own Readers nor any earlier Readers count
+/// an operator. (An operator counted with earlier Readers may have read the data pointer while the
+/// block was attached.)
 void GatheredUnits::Unit::drop_old() {
   const UnobservedScope unobserved;
   bool is_read = false;

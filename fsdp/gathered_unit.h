@@ -24,15 +24,15 @@ namespace tessera::internal {
 /// mutex of GatheredUnits.
 class GatheredUnits::Unit final : public AccessTarget {
  public:
-  /// The source of the unit's values. One of the two is set, or neither if ranks share their
-  /// parameters, because then gathering only attaches the shared memory, which always has the
-  /// values.
+  /// Where the unit's values come from. If ranks share their parameters, both pointers are null:
+  /// then gathering only attaches the shared memory, which always has the values. Otherwise one of
+  /// the two is set.
   struct Source {
     std::unique_ptr<WindowSource> window;          ///< each rank reads for itself
     std::unique_ptr<CollectiveSource> collective;  ///< ranks gather together
   };
 
-  /// References must outlive this object or its close().
+  /// References must stay valid until close() or the destruction of this object.
   Unit(GatheredUnits& all, size_t index, FreeableBuffer& buffer, Source source);
 
   Pin& pin(Use use) noexcept override;
@@ -41,15 +41,17 @@ class GatheredUnits::Unit final : public AccessTarget {
   bool is_whole() const { return buffer_.has_memory(); }
   /// Returns true if the unit is whole and its values are current.
   bool is_fresh() const { return is_whole() && !is_stale_; }
-  /// Returns true if the unit needs no unsharded-parameter buffer.
+  /// Returns true if the unit has memory of its own, so that it takes no buffer of the pool for
+  /// unsharded parameters.
   bool has_own_memory() const { return all_.memory_.has_own(index_); }
   bool is_held() const { return holds_ > 0; }
-  /// If `is_ready`, reads from now on only increment a count, and do not take the mutex.
+  /// From now on, if `is_ready`, an operator that reads the unit does not take the mutex, but only
+  /// increments readers_->pins.
   void set_ready(bool is_ready) { is_ready_ = is_ready; }
 
   /// Gathers the unit, or attaches what prefetch() has gathered.
   void make_whole();
-  /// Starts to gather the unit, unless that needs new memory.
+  /// Starts to gather the unit, unless memory would have to be allocated for that.
   void prefetch();
   /// Returns true if a prefetch is reading the unit from a window; make_whole() waits for the
   /// prefetch.
@@ -57,19 +59,20 @@ class GatheredUnits::Unit final : public AccessTarget {
   /// Frees memory that was prefetched and not used.
   void drop_prefetch();
 
-  /// Returns true if the unit is not in use. Readers then take the mutex from now on.
+  /// Returns true if the unit is whole, no operator uses it and no scope holds it. If it returns
+  /// true, operators that read the unit take the mutex until set_ready(true) is called.
   bool can_free();
   enum class After : uint8_t { kUse, kFence };
   void free(After after);
 
-  /// Adds or removes a scope that keeps the unit whole.
+  /// hold() adds a scope that keeps the unit whole; release() removes it.
   void hold(bool writable);
   void release(bool writable);
 
   /// Marks attached memory as stale, because the values have changed.
   void invalidate();
 
-  /// Frees memory of old values that is no longer read.
+  /// Frees each block with old values that no operator and no scope reads any more.
   void drop_old();
 
   /// Called when the owner is gone: releases everything that belongs to the engine. Memory that
@@ -77,17 +80,17 @@ class GatheredUnits::Unit final : public AccessTarget {
   void close();
 
  private:
-  /// Counts the operators that use one memory block of the unit.
+  /// Counts the running operators that use one memory block of the unit.
   struct Readers final : Pin {
     explicit Readers(Unit& unit) : unit(unit) {}
     void unpin(Use use) noexcept override;
 
     Unit& unit;
     std::atomic<int64_t> pins{0};
-    bool is_temporary = false;  // the block was made for a hold
+    bool is_temporary = false;  // take_temporary() made the block, for a scope
     at::Tensor old_memory;      // the block, after another one has replaced it
   };
-  /// Counts the operators whose write was refused.
+  /// Counts the running operators whose write was refused.
   struct Refused final : Pin {
     explicit Refused(Unit& unit) : unit(unit) {}
     void unpin(Use use) noexcept override;
@@ -122,15 +125,17 @@ class GatheredUnits::Unit final : public AccessTarget {
   FreeableBuffer& buffer_;
   Source source_;
   std::vector<std::unique_ptr<Readers>> all_readers_;  // reused when nothing needs them
-  std::atomic<Readers*> readers_{nullptr};             // of the present memory
+  std::atomic<Readers*> readers_{nullptr};             // of the present block
   Refused refused_{*this};
-  std::atomic<bool> is_ready_{false};  // a read only has to count
-  std::atomic<bool> has_old_{false};   // an ending reader must call drop_old()
-  bool is_stale_ = false;              // whole, but with values that have changed since
+  std::atomic<bool> is_ready_{false};  // if true, a reader only increments readers_->pins
+  std::atomic<bool> has_old_{false};   // if true, a reader that ends must call drop_old()
+  bool is_stale_ = false;              // whole, but the values have changed since the gather
   int64_t holds_ = 0;
-  std::vector<uint64_t> gathered_;  // hashes() when gathered; empty: not compared
-  std::string original_error_;      // the buffer's own error, while it has a failed gather's
-  at::Tensor fetched_;              // memory that a prefetch under way fills
+  // What hashes() returned after the gather; empty if free() is not to compare them.
+  std::vector<uint64_t> gathered_;
+  // The buffer's usual access error while the error of a failed gather replaces it, else empty.
+  std::string original_error_;
+  at::Tensor fetched_;  // memory that a prefetch under way fills
   std::shared_ptr<Work> fetch_;
 };
 

@@ -12,22 +12,24 @@
 namespace tessera::internal {
 
 // Note [Whole while needed]
-// An operator that uses a unit pins it while it runs. The first operator of another unit frees all
-// units that no operator pins and no scope holds, then gathers its own. So one unsharded-parameter
-// buffer is enough for a chain of blocks, and with a second one the next unit can be prefetched. If
-// the prefetched unit has not arrived when it is needed, the first buffer is free, and the unit
-// after the prefetched one is requested at once. If it were requested later, the request would wait
-// for traffic in the other direction, and the link would idle after each unit. The unit that is
-// used last in forward is used first in backward and stays whole. An operator that reads three
-// units pins three, so the pool grows and never waits for a buffer. Root units, and all units where
-// they stay whole after forward, have their own buffers, which are filled once and freed when
-// backward has ended. Where ranks share parameters, nothing is copied.
+// An operator pins the units that it uses while it runs. When an operator uses a unit other than
+// the one that was used last, all units that no operator pins and no scope holds are freed, and
+// then the unit is gathered. So one unsharded-parameter buffer is enough for a chain of blocks, and
+// with a second one the next unit can be prefetched. If an operator needs the prefetched unit
+// before it has arrived, the first buffer is free already, so the unit after it is requested at
+// once. If that request were made only after the prefetched unit had arrived, it would wait for
+// traffic in the other direction, and meanwhile the link would idle. The unit that is used last in
+// forward is used first in backward and stays whole. An operator that reads three units pins three.
+// Then the pool adds a buffer instead of waiting until one is free. Root units, and all units if
+// none is freed after forward, have memory of their own, which is filled at their first use and
+// counts as free again when backward has ended. Where ranks share parameters, nothing is copied.
 //
 // Where ranks read each other's memory, nothing here waits for what another rank does. Shards are
 // read in place, or sent by their owners while the owners compute (Note [Windows over MPI]). They
-// change only in a step (Note [The step is a fence]). Elsewhere a gather is a collective on a
-// separate group, so that gathers and reductions need no common order. There all ranks must use
-// units in the same order, and what is prefetched or dropped depends on that order only.
+// change only in a step (Note [The step is a fence]). Where ranks cannot do that, a gather is a
+// collective, on a group of its own so that gathers and reductions need no common order. There all
+// ranks must use units in the same order, and what is prefetched or dropped depends on that order
+// only.
 
 namespace {
 
@@ -125,8 +127,9 @@ void GatheredUnits::add(size_t index, const Parts& parts, WindowSource::SecondSh
   units_.push_back(std::make_unique<Unit>(*this, index, parts.flat.full(index), std::move(source)));
 }
 
-/// Makes operators pin the units that they use. The observer keeps this object alive until close(),
-/// and running operators keep it alive until they end.
+/// Makes operators pin the units that they use. This object lives at least until close() removes
+/// the observer, and until all operators that were running then have ended, because the observer
+/// and those operators hold pointers to it.
 void GatheredUnits::watch(const FlatParameters& flat) {
   std::vector<AccessObserver::Watched> watched;
   for (const auto& unit : units_) {
@@ -138,7 +141,8 @@ void GatheredUnits::watch(const FlatParameters& flat) {
   observer_ = std::make_unique<AccessObserver>(std::move(watched));
 }
 
-/// Called when the owner, and with it the engine, is gone. Scopes and operators may still be there.
+/// Called when the last copy of the pointer from make() has gone, and with it the engine. Scopes
+/// and operators may still exist.
 void GatheredUnits::close() {
   observer_.reset();
   {
@@ -164,11 +168,13 @@ void GatheredUnits::use(Unit& unit) {
   } else if (&unit != last_ || !unit.is_fresh()) {
     enter(unit);
   }
-  // On streams each use has to be ordered first, so it takes the mutex.
+  // With streams, every use of a unit must call StreamJoin::pass() first, which needs the mutex. So
+  // there a unit is never ready, and pin() always takes the mutex.
   unit.set_ready(!setting_.free_eagerly && setting_.streams == nullptr);
 }
 
-/// Called for the first operator of a unit in buffers.
+/// Called when an operator uses a unit that lies in unsharded-parameter buffers, unless that unit
+/// is the one used last and is whole with present values.
 void GatheredUnits::enter(Unit& unit) {
   const bool is_next = &unit != last_;
   if (is_next && last_ != nullptr) last_->set_ready(false);  // so that its next use calls enter()
@@ -190,7 +196,7 @@ void GatheredUnits::free_idle_buffers(const Unit& but) {
   }
 }
 
-/// Frees prefetched memory, except that of `but` (may be null).
+/// Waits for the prefetches of all units except `but` (may be null), and gives their memory back.
 void GatheredUnits::drop_prefetches(const Unit* but) {
   for (const auto& unit : units_) {
     if (unit.get() != but) unit->drop_prefetch();

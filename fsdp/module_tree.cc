@@ -17,7 +17,8 @@ std::string_view without_last_part(std::string_view name) {
 
 ModuleTree::ModuleTree(const torch::nn::Module& model) { add(model, ""); }
 
-// Visits a module once per name, because its children have a name for each of them.
+// Adds `module`, called `name`, and the modules below it. A module that has several names is
+// visited once for each of them, because its children have another name under each.
 size_t ModuleTree::add(const torch::nn::Module& module, const std::string& name) {
   const auto [place, is_new] = node_of_.try_emplace(&module, nodes_.size());
   const size_t node = place->second;

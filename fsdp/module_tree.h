@@ -13,31 +13,34 @@ class Module;
 
 namespace tessera::internal {
 
-/// The modules of a model, each once, however many names it has. Built from what is registered, so
-/// it is the same on all ranks. Does not use shared_from_this(), so the model may be on the stack.
+/// The tree of a model's modules. A module with several names is one node. Built from what is
+/// registered, so the tree is the same on all ranks. Does not use shared_from_this(), so the model
+/// may be on the stack.
 class ModuleTree {
  public:
   struct Node {
-    std::string name;                 ///< the first one in registration order; "" is the model
+    std::string name;  ///< the module's first name in registration order; "" for the model
     const torch::nn::Module* module;  ///< not owned
-    std::vector<size_t> children;     ///< as registered: one module may occur twice
-    bool owns_parameters;             ///< itself or anywhere below
+    /// Nodes in registration order; a module registered twice occurs twice.
+    std::vector<size_t> children;
+    bool owns_parameters;  ///< true if the module or any module below it has parameters
   };
 
-  /// `model` must outlive the tree and keep its modules.
+  /// `model` must outlive the tree, and its modules must stay registered.
   explicit ModuleTree(const torch::nn::Module& model);
 
-  /// Parents come before children; [0] is the model.
+  /// The number of modules, and the node of each. Parents come before children; [0] is the model.
   size_t size() const { return nodes_.size(); }
   const Node& operator[](size_t node) const { return nodes_[node]; }
   std::vector<Node>::const_iterator begin() const { return nodes_.begin(); }
   std::vector<Node>::const_iterator end() const { return nodes_.end(); }
 
-  /// Returns the module that has `name` among its names.
+  /// Returns the node of the module that has `name` among its names; nothing if no module has.
   std::optional<size_t> find(std::string_view name) const;
 
-  /// Returns the modules around a parameter, from the one that registers it under `name` up to the
-  /// model. Asserts that there is one.
+  /// Returns the modules that contain the parameter called `name`, innermost first: from the module
+  /// that registers it under this name up to the model. Fails an internal assertion if the model
+  /// lacks one of them.
   std::vector<size_t> path_of_parameter(std::string_view name) const;
 
  private:
@@ -48,7 +51,7 @@ class ModuleTree {
   std::unordered_map<std::string, size_t> node_called_;
 };
 
-/// Returns what all of `paths` contain, in the order of the first one.
+/// Returns the entries that all of `paths` contain, in the order of paths[0].
 std::vector<size_t> common(const std::vector<std::vector<size_t>>& paths);
 
 }  // namespace tessera::internal

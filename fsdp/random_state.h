@@ -7,10 +7,12 @@
 
 namespace tessera::internal {
 
-/// The states of the default generators that a function may draw from: the CPU's and one GPU's.
+/// The states, at one time, of the default generators that a function may draw from: the CPU's and
+/// one GPU's.
 class RandomState {
  public:
-  /// Records the present states; 5 KiB for the CPU's, 16 bytes for a GPU's. Local; never waits.
+  /// Records the present states, which takes 5 KiB for the CPU's generator and 16 bytes for a
+  /// GPU's. Local; never waits for the GPU.
   explicit RandomState(std::optional<c10::Device> gpu);
 
   /// Gives the recorded states back to the generators.

@@ -20,13 +20,15 @@ namespace {
 
 using Units = std::vector<std::vector<std::string>>;
 
-/// The group of the parameters in no chosen module. The chosen units are groups 1, 2, ...
+/// The number of the group of parameters that lie in no chosen module. Groups 1, 2, ... are the
+/// chosen units.
 constexpr size_t kRootGroup = 0;
 
 std::string quoted(const std::string& name) { return absl::StrCat("'", name, "'"); }
 
-/// Returns the group of each module in `tree`; kRootGroup for modules in none of `units`. Throws
-/// c10::Error that lists the problems with `units`.
+/// Returns for each module in `tree` the number of the unit that lists it, counted from 1, or
+/// kRootGroup if none does. Throws c10::Error that lists what is wrong with `units`. `rule` is the
+/// policy's name, for that text.
 std::vector<size_t> groups_of_modules(const ModuleTree& tree, const Units& units,
                                       const std::string& rule) {
   std::vector<size_t> group_of(tree.size(), kRootGroup);
@@ -88,7 +90,7 @@ size_t group_of_parameter(const Parameter& parameter, const ModuleTree& tree,
   return common(paths).front();
 }
 
-/// A property that the parameters of a UnitPlan unit must have in common.
+/// What the parameters of one unit must have in common.
 struct Trait {
   bool is_frozen;
   at::ScalarType dtype;
@@ -96,8 +98,8 @@ struct Trait {
   auto operator<=>(const Trait&) const = default;
 };
 
-/// Returns `name` and adds it to `taken`. If it is taken already, because a module is called
-/// "root", say, appends a number.
+/// Returns `name`, or, if `taken` has it already (a module may be called "root"), `name` with a
+/// number appended. Adds the result to `taken`.
 std::string distinct(const std::string& name, std::set<std::string>& taken) {
   std::string candidate = name;
   for (int number = 2; !taken.insert(candidate).second; ++number) {
@@ -106,7 +108,8 @@ std::string distinct(const std::string& name, std::set<std::string>& taken) {
   return candidate;
 }
 
-/// Splits `group` by Trait and appends one unit for each Trait to `units`.
+/// Divides the parameters of `group` into units, one for each Trait that occurs among them, and
+/// appends these units to `units`.
 void append_units(const std::string& group_name, UnitKind kind, const std::vector<size_t>& group,
                   const ParameterTable& table, std::set<std::string>& taken,
                   std::vector<UnitPlan::Membership>& units) {

@@ -12,22 +12,25 @@ class Module;
 
 namespace tessera::internal {
 
-/// Returns the parameters of each unit where parameters are split. Every parameter of `table` is in
-/// one unit; `table` may leave out some of the model's parameters.
+/// Forms the units of a model whose parameters are split, and returns the parameters of each. Every
+/// parameter of `table` is in exactly one unit; `table` may leave out some of the model's
+/// parameters.
 ///
-/// A parameter belongs to the innermost module around it that `policy` (if empty: wrap_blocks())
-/// chose. A parameter with several names (tied, or in a module registered twice) belongs to the
-/// innermost unit around all of them. Parameters in no chosen module form the root unit, called
-/// "root". A unit with several dtypes is split into one unit per dtype ("layers.0 (Double)"), a
-/// unit with frozen parameters into a trainable and a frozen one ("layers.0 (frozen)"). Units
-/// without parameters are left out.
+/// `policy` (wrap_blocks() if it is empty) chooses modules. A parameter belongs to the unit of the
+/// innermost chosen module that contains it. A parameter with several names (tied, or in a module
+/// registered twice) belongs to the innermost unit that contains it under all of them. Parameters
+/// in no chosen module form the root unit, called "root". A unit with several dtypes is split into
+/// one unit per dtype ("layers.0 (Double)"), and parameters that keep their dtype get a unit of
+/// their own ("layers.0 (BatchNorm)"). A unit with frozen and trainable parameters is split into
+/// one of each ("layers.0 (frozen)"). Units without parameters are left out.
 ///
-/// Units are in the order in which backward probably finishes them: by the place of their first
-/// parameter in the table, the last one first; then root units, then frozen units. Within a unit
+/// Units are in the order in which backward probably finishes them: the unit whose first parameter
+/// is last in the table comes first, and so on; then root units, then frozen units. Within a unit
 /// parameters keep the table's order. Nothing depends on the rank or the world.
 ///
-/// Local. Throws c10::Error that lists every chosen name that the model does not have, that occurs
-/// twice or that owns no parameters, every empty list, and the names that can be chosen.
+/// Local. Throws c10::Error if `policy` chooses a name that the model does not have, a module twice
+/// or a module that owns no parameters, or gives an empty list. The text lists all these errors and
+/// the names that can be chosen.
 std::vector<UnitPlan::Membership> unit_membership(const torch::nn::Module& model,
                                                   const ParameterTable& table,
                                                   const WrapPolicy& policy);

@@ -12,9 +12,9 @@
 
 namespace tessera::internal {
 
-/// The memory of units of split parameters while they are whole: pooled unsharded-parameter
-/// buffers, a unit's own memory, temporary memory for scopes, or memory that ranks share. Counts
-/// what it allocates. Local; used under one lock.
+/// The memory in which units of split parameters lie while they are whole: unsharded-parameter
+/// buffers of a pool, memory of one unit's own, temporary memory for scopes, or memory that ranks
+/// share. Counts what it allocates. Local. Its user calls it under one lock.
 class UnshardedMemory {
  public:
   struct Setting {
@@ -22,48 +22,55 @@ class UnshardedMemory {
     bool poison_freed = false;             ///< Options::poison_freed
   };
 
-  /// References must outlive it until close().
+  /// The references must stay valid until close(). `allocate` makes all memory except shared
+  /// memory.
   UnshardedMemory(const UnitPlan& plan, BufferPool::Allocate allocate, Setting setting,
                   MemoryMeter& meter);
 
-  /// Adds the plan's next unit, to lie in unsharded-parameter buffers.
+  /// Adds the plan's next unit: it will lie in unsharded-parameter buffers.
   void add_in_buffers();
   /// Adds the plan's next unit with memory of its own, which this call allocates.
   void add_in_own();
-  /// Adds the plan's next unit in the shared memory `whole`, which is not counted here.
+  /// Adds the plan's next unit: it lies in `whole`, which ranks share and which is not counted
+  /// here.
   void add_shared(at::Tensor whole);
-  /// Makes the unsharded-parameter buffers of the memory formula. Call it after the last unit.
+  /// Allocates as many unsharded-parameter buffers as the memory formula counts. Call it after all
+  /// units are added.
   void fill_buffers();
 
-  /// Returns true if `unit` has its own or shared memory; others lie in buffers.
+  /// Returns true if `unit` has memory of its own or shared memory, false if it lies in buffers.
   bool has_own(size_t unit) const { return places_[unit].own.defined(); }
-  /// Returns true if take() needs no new memory.
+  /// Returns true if take() would allocate nothing.
   bool is_at_hand(size_t unit) const;
 
-  /// Returns memory for `unit` [unit numel], contents undefined. Throws c10::Error if the pool
-  /// would have to grow under fixed_unsharded_buffers.
+  /// Returns memory for all of `unit`, [unit numel], with undefined contents. Under
+  /// fixed_unsharded_buffers throws c10::Error if the pool would have to add a buffer.
   at::Tensor take(size_t unit);
-  /// Like take(), but while the memory taken before is still read: a unit with memory of its own
-  /// gets new memory.
+  /// Like take(), for a unit whose memory from the last take() is still read. So a unit with memory
+  /// of its own gets new memory, which replaces the old memory as the unit's own.
   at::Tensor take_another(size_t unit);
   /// Like take(), for a scope: allocates new memory and uses no buffer.
   at::Tensor take_temporary(size_t unit);
 
-  /// Gives back memory of take(), take_another() or take_temporary(). Its contents are lost.
+  /// Gives back memory that take(), take_another() or take_temporary() returned for `unit`.
+  /// `is_temporary`: it came from take_temporary(). The contents are lost.
   void give(size_t unit, const at::Tensor& memory, bool is_temporary);
-  /// If `memory` will not be reused (temporary memory, or own memory that was replaced), stops
-  /// counting it and returns true.
+  /// Called when `memory` is not needed any more. If it will not be used again, because it is
+  /// temporary or because take_another() has replaced it as the unit's own, stops counting it and
+  /// returns true; else returns false.
   bool forget(size_t unit, const at::Tensor& memory, bool is_temporary);
 
-  /// Frees all memory except what others hold; nothing may be taken or given afterwards.
+  /// Lets go of all memory and stops counting it; memory that others hold lives on. Afterwards
+  /// nothing may be taken or given back.
   void close();
 
-  /// Unsharded-parameter buffers made after fill_buffers().
+  /// Returns how many unsharded-parameter buffers have been allocated since fill_buffers().
   int64_t unsharded_buffers_added() const { return pool_.buffers() - buffers_planned_; }
 
  private:
   struct Place {
-    at::Tensor own;  // undefined: unsharded-parameter buffers
+    // The unit's own or shared memory; undefined if it lies in unsharded-parameter buffers.
+    at::Tensor own;
     bool is_shared = false;
   };
 

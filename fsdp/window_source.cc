@@ -54,8 +54,9 @@ int64_t WindowSource::start(const at::Tensor& to, From from, ReadBatch& reads) c
   return bytes;
 }
 
-/// Starts to read elements `range` of the unit from the first shards into `to`. Returns the bytes
-/// that come from other ranks.
+/// Starts to read elements `range` of the unit from the first shards into `to`; element range.begin
+/// of the unit goes to the first element of `to`. Returns the number of bytes that come from other
+/// ranks.
 int64_t WindowSource::start_first(Range range, const at::Tensor& to, ReadBatch& reads) const {
   int64_t bytes = 0;
   for (size_t slice = 0; slice < owners_.size(); ++slice) {

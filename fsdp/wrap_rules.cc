@@ -103,15 +103,19 @@ class SizeSearch {
     int64_t free_numel = 0;
     for (size_t parameter : parameters_within_[node]) free_numel += numels_[parameter];
     if (free_numel < least_numel_) return;
-    for (size_t parameter : parameters_within_[node]) numels_[parameter] = 0;  // taken
+    // The module becomes a unit. Its parameters no longer count when modules that contain it are
+    // visited.
+    for (size_t parameter : parameters_within_[node]) numels_[parameter] = 0;
     units_.push_back({tree_[node].name});
   }
 
   ModuleTree tree_;
   int64_t least_numel_;
   std::vector<bool> is_done_;
-  std::vector<int64_t> numels_;  // elements of each parameter; 0 if a chosen module has it
-  std::vector<std::vector<size_t>> parameters_within_;  // by module, under all their names
+  // For each parameter its number of elements; 0 once a chosen module has the parameter.
+  std::vector<int64_t> numels_;
+  // parameters_within_[node]: the parameters all of whose names lie below module `node`.
+  std::vector<std::vector<size_t>> parameters_within_;
   Units units_;
 };
 

@@ -19,7 +19,7 @@
 namespace tessera::internal::bench {
 namespace {
 
-constexpr int64_t kSmallBytes = int64_t{128} << 10;  // 512 KiB with gradient and moments: in L2
+constexpr int64_t kSmallBytes = int64_t{128} << 10;  // with gradient and moments 512 KiB: in L2
 constexpr int64_t kLargeBytes = int64_t{64} << 20;   // larger than every cache
 
 at::Tensor filled(int64_t numel, double value) {
@@ -35,8 +35,9 @@ void report(benchmark::State& state, int64_t numel) {
   state.SetBytesProcessed(static_cast<int64_t>(state.iterations()) * numel * kTraffic);
 }
 
-/// Tessera's AdamW over one shard, by bytes of values and elements per parameter. With large
-/// segments as fast as PyTorch's fused AdamW; small ones show the cost of a parameter.
+/// Times Tessera's AdamW over one shard, by bytes of values and elements per parameter (`segment`).
+/// With large segments it should be as fast as PyTorch's fused AdamW; small segments show the cost
+/// of each parameter.
 void flat_adamw(benchmark::State& state) {
   const int64_t numel = state.range(0) / static_cast<int64_t>(sizeof(float));
   const int64_t segment = state.range(1);

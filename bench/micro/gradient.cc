@@ -27,7 +27,8 @@ void report(benchmark::State& state, int64_t numel, at::ScalarType dtype) {
                           static_cast<int64_t>(c10::elementSize(dtype)));
 }
 
-/// The sum of squares of a gradient for the global norm: bytes, dtype (6: float32, 15: bfloat16).
+/// Times the sum of squares of a gradient for the global norm. Arguments: bytes; dtype (6 is
+/// float32, 15 is bfloat16).
 void squares(benchmark::State& state) {
   const auto dtype = static_cast<at::ScalarType>(state.range(1));
   const int64_t numel = state.range(0) / static_cast<int64_t>(c10::elementSize(dtype));
@@ -43,8 +44,8 @@ BENCHMARK(squares)
     ->ArgsProduct({{kInCache, kBeyondCache},
                    {static_cast<int64_t>(at::kFloat), static_cast<int64_t>(at::kBFloat16)}});
 
-/// Copying a unit's gradients from autograd into the buffer that is reduced, with a check for NaN
-/// and infinity: bytes of the unit, its number of parameters.
+/// Times copying a unit's gradients from autograd into the buffer that is reduced, with a check for
+/// NaN and infinity. Arguments: bytes of the unit; its number of parameters.
 void gradient_buffer(benchmark::State& state) {
   const int64_t numel = state.range(0) / static_cast<int64_t>(sizeof(float));
   const int64_t parameters = state.range(1);

@@ -29,7 +29,7 @@ struct Command {
   int64_t laps;
 };
 
-/// Restricts this process to some cores during its lifetime.
+/// Binds the calling thread to some cores while this object lives.
 class Affinity {
  public:
   explicit Affinity(const cpu_set_t& cores) : before_(now()) { set(cores); }
@@ -50,7 +50,7 @@ class Affinity {
   const cpu_set_t before_;
 };
 
-/// Core number `index` of the cores that this process may use.
+/// Returns core number `index`, counted from 0, of the cores that this process may use.
 cpu_set_t core(int index) {
   const cpu_set_t all = Affinity::now();
   cpu_set_t one;

@@ -18,7 +18,7 @@
 namespace tessera::internal::bench {
 
 /// How ranks wait for each other: as the group decides (it spins if there is a core for every
-/// rank), or as without enough cores.
+/// rank), or as the group does if there are too few cores.
 enum class Waiting : uint8_t { kByCores, kWithoutSpinning };
 
 /// Processes that run scenes together. This process is rank 0; the others run the same program
@@ -26,7 +26,7 @@ enum class Waiting : uint8_t { kByCores, kWithoutSpinning };
 /// cores for all ranks.
 class Ranks {
  public:
-  /// Starts size - 1 processes and meets them. Blocks.
+  /// Starts size - 1 processes and makes a group with them. Blocks.
   Ranks(int size, Waiting waiting);
   ~Ranks();
   Ranks(const Ranks&) = delete;
@@ -40,14 +40,14 @@ class Ranks {
  private:
   struct Peer {
     pid_t pid;
-    int pipe;  // this process writes
+    int pipe;  // the end to which this process writes
   };
 
   std::vector<Peer> peers_;
   std::shared_ptr<ProcessGroup> group_;
 };
 
-/// The ranks of a run, started when they are first needed.
+/// The Ranks of a run, one for each size and way of waiting. They are started when first needed.
 class RankSets {
  public:
   Ranks& of(int size, Waiting waiting);
@@ -56,8 +56,9 @@ class RankSets {
   std::map<std::pair<int, Waiting>, std::unique_ptr<Ranks>> rank_sets_;
 };
 
-/// Whether the program was started as a peer; and running as one: returns the exit code.
+/// Returns true if the program was started as a peer.
 bool is_peer(int argc, char** argv);
+/// Runs scenes as a peer until the pipe closes. Returns the exit code.
 int live_as_peer(char** argv);
 
 }  // namespace tessera::internal::bench

@@ -18,11 +18,11 @@ from strategies import Wrapped
 def measure(
     wrapped: Wrapped, batch: tuple[torch.Tensor, torch.Tensor], what: str, directory: str
 ) -> dict[str, float]:
-    """Milliseconds of `what` on this rank, the bytes of the state that it stores, and the growth of its
-    memory meanwhile. Collective.
+    """Returns the milliseconds that `what` takes on this rank, the bytes of state that this rank stores,
+    and how much its memory grows meanwhile. Collective.
 
     save: dcp.save into a directory without a checkpoint; load: dcp.load of the result of save; stall:
-    the second dcp.async_save, until training may continue.
+    dcp.async_save until training may continue, the second time it is called.
     """
     if not wrapped.optimizer.state:
         _train(wrapped, batch)

@@ -1,8 +1,8 @@
 """Collectives entry: torch.distributed on Gloo, one process per rank, steered by stdin.
 
-Command `run OP BYTES N [DTYPE]` times N calls of OP, one of all_reduce, all_gather, reduce_scatter
-and barrier, each for itself, in microseconds; BYTES is the size of the full buffer (input of
-reduce_scatter, output of all_gather), DTYPE f32 or bf16. `quit` ends.
+Command `run OP BYTES N [DTYPE]` times each of N calls of OP in microseconds. OP is all_reduce,
+all_gather, reduce_scatter or barrier; BYTES is the size of the full buffer (input of
+reduce_scatter, output of all_gather); DTYPE is f32 or bf16. `quit` ends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def _check(name: str, result: torch.Tensor, expected: float) -> None:
 
 
 def _prepare(name: str, size_bytes: int, dtype: torch.dtype, ranks: Ranks) -> Call:
-    """The call to time, on its own buffers, which are touched, and its result is checked once. Collective."""
+    """Returns the call to time, with buffers of its own. Makes it once, which touches the buffers, and
+    checks the result. Collective."""
     if name == "barrier":
         return dist.barrier
     unit_bytes = dtype.itemsize * ranks.world

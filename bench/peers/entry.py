@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True)
 class Ranks:
-    """The number of this process and of its peers."""
+    """This process's rank and the number of ranks."""
 
     rank: int
     world: int
@@ -48,9 +48,10 @@ class Ranks:
 
 @contextlib.contextmanager
 def joined_ranks(device: str = "cpu") -> Iterator[Ranks]:
-    """The process group of the environment, Gloo or on GPUs NCCL, during the context.
+    """Joins the process group that the environment describes, for the duration of the context. The backend
+    is NCCL on GPUs and Gloo otherwise.
 
-    Blocks until all ranks have come. Each rank computes with one thread.
+    Blocks until all ranks have joined. Each rank computes with one thread.
     """
     missing = [name for name in _ENVIRONMENT if name not in os.environ]
     if missing:

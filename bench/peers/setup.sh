@@ -33,7 +33,7 @@ if ! is_whole; then
   mkdir -p "$environment" ||
     die "cannot make $environment; set XDG_CACHE_HOME to a folder you may write"
   exec {lock}>"$environment.lock"
-  flock "$lock"  # of two at once the second waits and finds it complete
+  flock "$lock"  # of two runs at once, the second waits here and then finds nothing left to do
 fi
 
 if ! is_whole; then

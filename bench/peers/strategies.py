@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-# The optimizer's first use imports the compiler (through a decorator): a hundred MiB of code, not
-# of training. Importing it here keeps it before the idle mark.
+# The optimizer's first use imports the compiler (through a decorator), a hundred MiB of code that
+# training does not use. Importing it here counts it as memory of the idle process.
 import torch._dynamo
 import torch.distributed as dist
 from torch import nn
@@ -97,9 +97,9 @@ def _bf16(model: DistributedDataParallel) -> None:
 
 
 def _powersgd(model: DistributedDataParallel) -> None:
-    """From the third step on, the earliest that PyTorch allows. With an epsilon, because otherwise zero
-    gradients give NaN. In one bucket: its callbacks wait for further collectives in Gloo's two threads, so
-    two buckets would wait forever."""
+    """Compresses from the third step on, the earliest that PyTorch allows. An epsilon is set, because
+    otherwise zero gradients give NaN. All gradients are in one bucket, because the hook's callbacks wait for
+    further collectives in Gloo's two threads, so two buckets would wait forever."""
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
     state = powerSGD_hook.PowerSGDState(process_group=None, start_powerSGD_iter=2,
@@ -224,7 +224,8 @@ NAMES = tuple(_STRATEGIES | _GPU_STRATEGIES)
 def strategy(name: str, device: str = "cpu") -> Callable[[Gpt | Mlp], Wrapped]:
     """The wrapper of this name, one of NAMES.
 
-    Imports only what it needs, before the idle mark, so that other strategies start sooner.
+    Imports only what this strategy needs, so that other strategies start sooner, and imports it before the
+    memory of the idle process is measured.
     """
     if name == "zero":
         importlib.import_module("torch.distributed.optim")

@@ -106,8 +106,9 @@ def _train(wrapped: Wrapped, batches: data.Batches, first: int, steps: int) -> N
 
 
 def _orders(asked: str | None) -> Iterator[int | tuple[str, str]]:
-    """The number of steps to train, each time: `asked` once, or from the commands; 0: count; or the
-    measurement of checkpoints and its directory."""
+    """Yields what to do next: train so many steps; 0: train one step and count the GPU's work; or make a
+    measurement of checkpoints in a directory. If `asked` is given, yields this number of steps and ends;
+    otherwise reads commands."""
     if asked is not None:
         yield natural(asked, "--steps")
         return

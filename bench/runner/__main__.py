@@ -76,7 +76,7 @@ def _run(asked: options.Options, programs: Programs, command: str) -> None:
             _run_suites(asked, bench)
         finally:
             journal.close()
-            # Results found before a failure are worth reading, but are not a result.
+            # After a failure the journal keeps what was measured, but no report is written.
             if sys.exc_info()[0] is None:
                 _publish(bench, place, command, out, asked)
 

@@ -37,8 +37,8 @@ def _moved(part: str, build: Path, against: Path) -> str:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Order statistics that contain the median with 95 % confidence; None for fewer than six values. For
-    nine: the second and the eighth (96 %)."""
+    """Returns two of `values` between which the median lies with 95 % confidence: of nine values the second
+    and the eighth (96 %). None for fewer than six values."""
     ordered = sorted(values)
     n = len(ordered)
     outside, left_out = 2 * 0.5**n, 0
@@ -52,7 +52,7 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """The times of one measurement with the first build relative to the second, round by round."""
+    """One measurement: for each round, the first build's time over the second build's."""
 
     what: str
     ratios: list[float]
@@ -77,7 +77,8 @@ def comparisons(findings: Findings) -> list[Comparison]:
 
 
 def _measured(findings: Findings) -> Iterator[tuple[str, str, dict[str, Rounds]]]:
-    """The measurement, an entry's name, and all rounds by name."""
+    """Yields for each measurement and entry: the name of both, the entry's name, and the rounds of all
+    entries in the measurement by name."""
     groups: list[tuple[str, dict[str, Rounds]]] = []
     for place, hosted in sorted(findings.hosts.found.items()):
         groups.append((place.name, {name: found.rounds for name, found in hosted.items()}))

@@ -45,7 +45,8 @@ def _measure(
     bench: Bench, model: Model, entry: Entry, round_: int, attempt: int, into: Breakdown
 ) -> bool:
     """Runs one start. Returns whether it was disturbed and must be repeated."""
-    # The span of the first forward includes the time until the command came: skip one step more.
+    # After the warm-up, the first forward's span includes the wait for the command. So one step more
+    # is skipped.
     skipped = _WARM_UP_STEPS + 1
     steps = 1 + (4 if bench.quick else _STEPS[model.name])
     timeout_s = 30.0 + (skipped + steps) * model.step_timeout_s

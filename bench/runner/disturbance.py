@@ -27,7 +27,8 @@ class Limits:
 
     steal: float = 0.05
     foreign: float = 0.10
-    # Threads of one entry take the core from each other; only an unusual number is noise.
+    # Threads of one entry take the core from each other, so only an unusual number of switches is
+    # noise.
     switches_per_s: float = 300.0
     switches_factor: float = 4.0
 

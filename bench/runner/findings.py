@@ -53,7 +53,7 @@ class Gpu:
     rounds: dict[int, Timing] = dataclasses.field(default_factory=dict)  # ms per step
     peak_bytes: int = 0
     held_bytes: int = 0  # between steps, without the memory that libraries keep
-    formula_bytes: int = 0  # the same, as predicted by the engine; 0 without an engine
+    formula_bytes: int = 0  # held_bytes as predicted by the engine; 0 without an engine
     counts: tuple[int, int, int] | None = None  # kernels, copies, fills of a step
     losses: list[float] = dataclasses.field(default_factory=list)
 
@@ -103,12 +103,12 @@ class Muon:
 
     rounds: dict[int, Timing] = dataclasses.field(default_factory=dict)  # of the slowest rank
     by_rank: list[dict[int, Timing]] = dataclasses.field(default_factory=list)
-    transforms: list[dict[int, Timing]] = dataclasses.field(default_factory=list)  # in by_rank
+    transforms: list[dict[int, Timing]] = dataclasses.field(default_factory=list)  # part of by_rank: whole matrices
 
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
-    """The cost of a core's memory while all cores do the same: seconds per byte."""
+    """The seconds that a core needs per byte of memory while all cores read or write."""
 
     read_s: float
     write_s: float  # of a byte written past the caches, in addition to reading
@@ -134,7 +134,8 @@ class Findings:
     muon: dict[str, Muon] = dataclasses.field(default_factory=dict)
     scaling: dict[str, dict[int, Scale]] = dataclasses.field(default_factory=dict)
     scaling_calls: dict[Call, dict[int, Timing]] = dataclasses.field(default_factory=dict)  # us
-    # Of the scaling suite, by round: around each call, and over all calls of a world.
+    # The pace of memory in the scaling suite, by round: around each call, and the mean over all calls
+    # of a world size.
     call_paces: dict[Call, dict[int, Pace]] = dataclasses.field(default_factory=dict)
     world_paces: dict[int, dict[int, Pace]] = dataclasses.field(default_factory=dict)
     gpu: dict[str, dict[str, Gpu]] = dataclasses.field(default_factory=dict)

@@ -40,7 +40,7 @@ def over_floor(model: str, strategy: str) -> Measure:
 
 
 def own_floor(model: str) -> Measure:
-    """Our program alone over PyTorch's lower floor."""
+    """Our step time without communication over PyTorch's lower floor."""
     return lambda f: f.step_ratio(model, registry.FLOORS[2], f.floor(model, registry.FLOORS[:2]))
 
 

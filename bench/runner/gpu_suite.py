@@ -98,8 +98,8 @@ class _Player:
 
 
 def run(bench: Bench, models: Sequence[str]) -> None:
-    """Trains GPT-2 at 1k and 16k tokens per step, and "deep", the deepest GPT that fits, as far as in
-    `models`."""
+    """Trains those of these that are in `models`: GPT-2 at 1k and 16k tokens per step, and "deep", the
+    deepest GPT that fits."""
     bench.findings.gpu_name = present()
     for model in _MODELS:
         if model in models:
@@ -130,8 +130,8 @@ def _run_model(bench: Bench, model: str) -> None:
 
 
 def _deepest(bench: Bench) -> int:
-    """Layers of the deepest model that unwrapped LibTorch trains: doubled until it does not fit, then halved
-    between, to an eighth. 0 if that entry was not asked for."""
+    """Returns the layers of the deepest model that unwrapped LibTorch can train. Doubles the layers until
+    the model does not fit, then bisects to within an eighth. 0 if that entry was not asked for."""
     floors = [c for c in registry.gpu(bench.programs, "deep", bench.text, bench.quick) if c.name == "libtorch local"]
     if not bench.chosen(floors):
         return 0

@@ -29,7 +29,7 @@ class Place:
 
 
 def place(per_host: int, link: Link) -> Place:
-    """The place for the link itself."""
+    """The place whose hosts are joined by `link`."""
     return Place(per_host, link.name)
 
 
@@ -51,7 +51,8 @@ class Hosts:
 
     parameters: int = 0
     found: dict[Place, dict[str, Hosted]] = dataclasses.field(default_factory=dict)
-    # By ranks per host: from the start of a step until all ranks have the first bucket under ddp.
+    # By ranks per host: milliseconds from the start of a step until all ranks have the first bucket of
+    # gradients, under ddp.
     first_bucket_ms: dict[int, Spread] = dataclasses.field(default_factory=dict)
 
     def rounds(self, at: Place, name: str) -> Rounds:
@@ -69,8 +70,8 @@ class Hosts:
         return ratio(self.rounds(at, above or ""), self.rounds(at, below))
 
     def bound(self, at: Place, sent_bytes: float) -> Rounds:
-        """A lower bound for any ddp, by round: the longer of the floor, and the first bucket followed by
-        `sent_bytes` on the wire."""
+        """A lower bound of the step time of any ddp, by round: the longer of the floor, and the time to the
+        first bucket plus the time for `sent_bytes` on the wire."""
         floor, first = self.floor(at), self.first_bucket_ms.get(at.per_host)
         if floor is None or first is None:
             return {}

@@ -28,7 +28,7 @@ _MODEL = MODELS["A"]
 _PER_HOST = (1, 2)
 _WARM_UP_STEPS = 4  # PowerSGD begins with the third
 _SETTLE_STEPS = 1
-_STEPS = {UNLIMITED.name: 3, GIGABIT.name: 3, SLOWEST.name: 2}  # of a block: seconds each
+_STEPS = {UNLIMITED.name: 3, GIGABIT.name: 3, SLOWEST.name: 2}  # of a block; each takes seconds
 _QUICK_STEPS = 1
 _TRACED_STEPS = 6
 _TRIES = 2
@@ -88,8 +88,8 @@ class _Player:
         steps = _QUICK_STEPS if self.bench.quick else _STEPS[link.name]
         limits = dataclasses.replace(self.bench.limits, foreign=max(_FOREIGN, self.bench.limits.foreign))
         for attempt in range(_TRIES):
-            # Gathers of updated parameters may still run after a step: those of the previous entry
-            # would be counted here, and its own gathers belong to the step before.
+            # Gathers of updated parameters may still run after a step. Without the wait, those of the
+            # previous entry would be counted here.
             self._wait_for_silence()
             self.step(_SETTLE_STEPS)
             watch = Watch(self._workers.pids)
@@ -185,7 +185,7 @@ def _play(bench: Bench, hosts: Joined, per_host: int, players: list[_Player], st
 
 
 def _note_first_bucket(bench: Bench, hosts: Joined, per_host: int, everyone: list[Entry]) -> None:
-    """Takes the first bucket from traces of a separate start."""
+    """Measures the time to the first bucket from the trace of a separate start."""
     found = [entry for entry in everyone if entry.name == "tessera ddp"]
     if not found:
         return
@@ -198,7 +198,7 @@ def _note_first_bucket(bench: Bench, hosts: Joined, per_host: int, everyone: lis
             player.leave()
         finally:
             player.kill()
-        firsts = trace_rows.first_reductions(path)[_WARM_UP_STEPS + 1 :]  # the next one waited for its command
+        firsts = trace_rows.first_reductions(path)[_WARM_UP_STEPS + 1 :]  # the step after warm-up waited for its command
     bench.findings.hosts.first_bucket_ms[per_host] = Spread.of(firsts)
     bench.journal.write({"suite": "hosts", "model": _MODEL.name, "entry": "tessera ddp", "hosts": HOSTS,
                          "per_host": per_host, "first_bucket_ms": firsts})
@@ -206,7 +206,8 @@ def _note_first_bucket(bench: Bench, hosts: Joined, per_host: int, everyone: lis
 
 
 def _check_curves(bench: Bench, per_host: int, players: list[_Player]) -> None:
-    """Compares ranks that train alone with each other, and ranks that train together likewise."""
+    """Compares the loss curves of entries whose ranks train alone, and those of entries whose ranks train
+    together."""
     for kind, alone in (("ranks alone", True), ("ranks together", False)):
         curves = {p.entry.name: p.losses for p in players
                   if (p.entry.name in hosts_findings.FLOORS) == alone and registry.has_usual_curve(p.entry.name)}

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Journal:
-    """Appends objects to a file, one per line, each on disk before `write` returns."""
+    """Writes objects to a file, one per line, each in the file before `write` returns."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("w", encoding="utf-8")

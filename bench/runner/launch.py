@@ -49,8 +49,8 @@ class Job:
     pinned: bool  # whether ranks get their own cores where `pins` do not fit
 
 
-# Appends the ranks in order, each as soon as it has been started, so that after an error these are
-# ended.
+# A function that starts the ranks of a job. It appends them in order to the list, each as soon as it
+# has been started, so that the caller can end these after an error.
 Launch = Callable[[Job, list[Rank]], None]
 
 

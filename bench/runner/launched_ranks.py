@@ -27,17 +27,17 @@ exec "$@" <"$0/$rank.in" >"$0/$rank.out" 2>>"$0/$rank.log"
 
 
 class LaunchedRank:
-    """Ends when its launcher ends, which ends all others if one dies."""
+    """A rank that ends when its launcher ends. The launcher ends all ranks if one dies."""
 
     def __init__(self, folder: Path, rank: int, log: Path, cores: frozenset[int] | None) -> None:
-        """Creates the pipes. Before anything except `end()`, `launched_by()` must be called."""
+        """Creates the pipes. Call `launched_by()` before any other method except `end()`."""
         self._launcher: process.Child | None = None
         self._pid = folder / f"{rank}.pid"
         ways = [folder / f"{rank}.in", folder / f"{rank}.out"]
         for way in ways:
             os.mkfifo(way, 0o600)
-        # Neither open waits for the other end: the first opens both ends, the second returns at
-        # once.
+        # Neither open waits for the other end, because the first opens both ends and the second has
+        # O_NONBLOCK.
         self.stdin: IO[bytes] = open(os.open(ways[0], os.O_RDWR | os.O_CLOEXEC), "wb", buffering=0)
         self.stdout: IO[bytes] = open(os.open(ways[1], os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb",
                                       buffering=0)

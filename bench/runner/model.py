@@ -7,7 +7,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """Sizes of one model and of its blocks. The entries themselves build it."""
+    """Sizes of one model, and of the blocks of steps that are timed. The entries build the model."""
 
     name: str
     size: str  # the number of parameters

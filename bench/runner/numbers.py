@@ -24,7 +24,7 @@ _Row = Callable[[Findings], _Cells | None]
 
 
 def figure(found: Findings, origin: Origin) -> str:
-    """Every round of the shown entries over the floor of the same round."""
+    """README's figure: for each shown entry and round, the step time over the floor's in that round."""
     groups = []
     for model in _MODELS:
         floor = found.floor(model, registry.FLOORS)
@@ -50,8 +50,8 @@ def figure(found: Findings, origin: Origin) -> str:
 
 
 def _shown(found: Findings, model: str) -> list[str]:
-    """Ours without rarer settings; of each family of peers the default and the fastest; and the floors that
-    are not the lowest."""
+    """The names of the entries to show: ours without rarer settings, the default and the fastest of each
+    family of peers, and the floors except the lowest."""
     lowest = found.floor(model, registry.FLOORS)
     best = {found.best_peer(model, family) for family in found.families.values()}
     usual = [name for name in found.training[model]

@@ -25,7 +25,7 @@ ELEMENTS = 16 << 20  # 64 MiB per array: larger than every cache
 _QUICK_ELEMENTS = 1 << 20
 _UPDATES = 8
 _TIMEOUT_S = 120.0
-# Of the distance that values have moved.
+# Relative to the distance that values have moved.
 _TOLERANCE = 1e-3
 _TOLERANCE_IN_EIGHT_BITS = 0.05
 
@@ -139,8 +139,8 @@ def _note(bench: Bench, what: str, seen: Disturbance) -> None:
 
 def _compare_moves(algorithm: str, round_: int, entries: list[Entry], entry: Entry, answers: list[Answer],
                    moved: dict[str, float]) -> None:
-    """Records how far an entry's values have moved. After a round all have made the same number of updates;
-    then fails the run if their results differ."""
+    """Records how far an entry's values have moved. After the last entry of a round, when all have made the
+    same number of updates, raises BenchFailure if these distances differ."""
     if entry.role is Role.FLOOR:
         return
     moved[entry.name] = float(answers[0].get("moved", float("nan")))

@@ -109,8 +109,8 @@ def describe_end(code: int) -> str:
 
 
 def adopt_orphans(adopts: bool = True) -> None:
-    """Makes processes that lose their parent children of the runner, so that it can end them; or stops
-    that."""
+    """If `adopts`, descendants that lose their parent become children of the runner, so that it can end
+    them. Otherwise they no longer do."""
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, int(adopts), 0, 0, 0)
 
 

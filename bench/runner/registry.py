@@ -9,7 +9,7 @@ from .entry import Entry, Role
 
 RANKS = 2  # of training
 FLOORS = ("pytorch local", "pytorch local, mmap_max 0", "tessera local")
-THREADS = "libtorch threads"  # no ranks: one process with as many threads, and the batches of all
+THREADS = "libtorch threads"  # one process: a thread for each rank, and the batches of all ranks
 
 # Of the optimizers suite.
 EIGHT_BITS = "tessera, 8 bits"
@@ -22,9 +22,10 @@ PRODUCTS_OF_TWO = "products, two processes"
 
 # Of the hooks suite: the form of the gradients under ddp, and PyTorch's family that does the same.
 HOOKS = {"weights": "", "noop": "DDP noop", "bf16": "DDP bf16", "powersgd": "DDP PowerSGD"}
-_OTHER_CURVES = ("ddp-noop", "ddp-powersgd")  # ranks that drift apart; matrices drawn at random
+_OTHER_CURVES = ("ddp-noop", "ddp-powersgd")  # ranks drift apart; matrices are drawn at random
 
-# Of the hosts suite: variants that send less than ddp run where that matters most.
+# Of the hosts suite. Variants that send less than ddp run only where that matters most, over the
+# slowest link.
 _HOSTS = ("pytorch local, mmap_max 0", "tessera local", "pytorch ddp, mmap_max 0", "pytorch fsdp2, mmap_max 0",
           "tessera ddp", "tessera zero1", "tessera zero2", "tessera zero3")
 _SENDS_LESS = ("bf16", "powersgd")
@@ -89,7 +90,7 @@ def training(programs: Programs, model: str, text: Path, quick: bool) -> list[En
     if model in ("S", "MLP"):
         return [c for c in everyone if c.family not in ("ZeRO", "FSDP1")
                 and "keep" not in c.name and "in-backward" not in c.name]
-    if model in ("B", "C"):  # minutes per round: without those that save memory or set nothing
+    if model in ("B", "C"):  # rounds take minutes: leave out the slow settings
         return [c for c in everyone if c.name not in _SLOW]
     return everyone
 
@@ -133,7 +134,7 @@ def _everyone(programs: Programs, model: str, text: Path) -> list[Entry]:
 
 def hooks(programs: Programs, model: str, text: Path, quick: bool) -> list[Entry]:
     """Gradients in other forms under ddp: weighted, not sent, in bf16, by PowerSGD; and PyTorch's DDP with
-    the hook that does the same, with default and tuned malloc. Over the floors."""
+    the hook that does the same, with default and tuned malloc. Also the floors."""
     common = ("--model", model, "--text", str(text), "--strategy")
     everyone = [c for c in _everyone(programs, model, text)
                 if c.name in (*FLOORS, "pytorch ddp", "pytorch ddp, mmap_max 0", "tessera ddp")]
@@ -155,7 +156,7 @@ def hosts(programs: Programs, per_host: int, text: Path, quick: bool) -> list[En
         chosen += [c for c in hooks(programs, "A", text, quick=False)
                    if c.name.removesuffix(", mmap_max 0") in wanted
                    and (c.role is Role.OURS or c.name.endswith("mmap_max 0"))]
-    else:  # takes minutes; it sends the same as zero2
+    else:  # zero1 takes minutes and sends the same as zero2
         chosen = [c for c in chosen if c.name != "tessera zero1"]
     if quick:
         chosen = [c for c in chosen if c.name not in ("tessera zero1", "tessera zero2")]
@@ -163,7 +164,7 @@ def hosts(programs: Programs, per_host: int, text: Path, quick: bool) -> list[En
 
 
 def is_over(name: str, slowest: bool) -> bool:
-    """Whether an entry of the hosts suite runs over a link."""
+    """Whether an entry of the hosts suite runs over a link. `slowest`: it is the slowest link."""
     return slowest or not any(variant in name for variant in _SENDS_LESS)
 
 
@@ -179,7 +180,7 @@ def has_usual_curve(name: str) -> bool:
 
 
 def memory(programs: Programs, model: str, text: Path, quick: bool) -> list[Entry]:
-    """As `training`, for one rank: PyTorch with the default and with the setting that makes it smallest;
+    """As `training`, but PyTorch only with malloc's default and with the setting that makes memory smallest.
     FSDP2, whose memory depends most on malloc, also with the setting that makes it fastest."""
     all_of_them = _everyone(programs, model, text)
     wanted = {c.name for c in training(programs, model, text, quick)} if quick else None

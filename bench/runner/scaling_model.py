@@ -16,8 +16,8 @@ _FLOOR = "local"
 
 @dataclasses.dataclass(frozen=True)
 class Expectation:
-    """One measured number and the model's, medians of rounds. `floor`: the common part of both, 0 if there is
-    none. `ratio`: of the two, taken round by round."""
+    """A measured number and the traffic model's prediction of it, medians of rounds. `floor`: the part that
+    both contain, 0 if there is none. `ratio`: measured over predicted, taken round by round."""
 
     what: str
     world: int

@@ -1,4 +1,4 @@
-"""Ours on 1 to 8 ranks of one host: the cost of a rank with more of them."""
+"""Ours on 1 to 8 ranks of one host: how the cost of a rank depends on their number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .spread import Timing
 from .turns import turns
 
 _OPS = ("all_reduce", "all_gather", "reduce_scatter")
-_SIZE_BYTES = 64 << 20  # larger than the last cache with two ranks, too, because the model is one of memory
+_SIZE_BYTES = 64 << 20  # larger than the last cache even on two ranks, because the model is about memory
 _WORLDS = (1, 2, 3, 4, 8)
 _WARM_UP_STEPS = 3  # memory has settled by then
 _STEPS = 2

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """Median and range; `of_minima` is the ratio of the two smallest numbers if this is a ratio."""
+    """Median and range. For a ratio of two entries, `of_minima` is the ratio of their smallest times."""
 
     median: float
     low: float

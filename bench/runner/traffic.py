@@ -17,7 +17,7 @@ class Traffic:
 
     @property
     def total(self) -> float:
-        """The sum of both, where they cost the same."""
+        """Bytes read and written, for uses where both cost the same."""
         return self.reads + self.writes
 
     def __add__(self, other: Traffic) -> Traffic:

@@ -109,7 +109,7 @@ def run(bench: Bench, models: list[str]) -> None:
 
 
 def run_hooks(bench: Bench, models: list[str]) -> None:
-    """The same with gradients in other forms."""
+    """Like `run`, for the entries with gradients in other forms."""
     for name in models:
         entries = registry.hooks(bench.programs, name, bench.text, bench.quick)
         _run_model(bench, "hooks", MODELS[name], bench.chosen(entries))
@@ -147,7 +147,8 @@ def _run_model(bench: Bench, suite: str, model: Model, entries: list[Entry]) -> 
 
 
 def check_curves(bench: Bench, model: str) -> None:
-    """Compares loss curves: ranks alone with each other, and ranks that work together likewise."""
+    """Compares the loss curves of entries whose ranks train alone, and those of entries whose ranks train
+    together."""
     found = bench.findings.training[model]
     for kind, alone in (("ranks alone", True), ("ranks together", False)):
         curves = {n: t.losses for n, t in found.items()

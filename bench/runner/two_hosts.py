@@ -108,7 +108,7 @@ class TwoHosts:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def enter(self, host: int) -> tuple[str, ...]:
-        """The prefix that runs the command after it on that host by exec."""
+        """The prefix of a command line that runs the command on that host, by exec."""
         return ("nsenter", f"--target={self._holders[host].pid}", "--net", "--uts", "--mount", "--wd", "--")
 
     def limit(self, link: Link) -> None:

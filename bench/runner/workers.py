@@ -165,7 +165,8 @@ class Workers:
             raise self._failure(rank, f"printed a line without an end during {during}")
 
     def _check_alive(self, during: str) -> None:
-        """A rank whose launcher died before the rank started never closes an output."""
+        """Raises BenchFailure if a rank has ended. Reading its output does not always show this: a rank whose
+        launcher died before the rank started never closes an output."""
         for rank, child in enumerate(self._processes):
             if child.poll() is not None:
                 raise self._died(rank, during)

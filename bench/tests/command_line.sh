@@ -22,7 +22,7 @@ ends() {
   [[ $code == "$expected" ]] || fail "$*: ended with $code, expected $expected"
 }
 
-refuses() { # <program> <arguments>: in one line
+refuses() { # <program> <arguments>: checks that it ends as misuse, with one line on stderr
   ends 64 "$@"
   [[ $(wc -l <"$scratch/err") == 1 ]] || fail "$*: not one line"
 }
@@ -68,7 +68,7 @@ done
 # Muon moves values equally under every strategy; one update moves them less.
 refuses "$bin/macro_muon" --by=me
 refuses "$bin/macro_muon" --threads=0
-muon() { # <program and its flags>: how far a rank has moved
+muon() { # <program and its flags>: prints how far a rank's values have moved
   "$@" </dev/null >"$scratch/out" 2>"$scratch/err" || fail "$*"
   sed -n 's/.*"moved":\([-+.e0-9]*\).*/\1/p' "$scratch/out" | head -n 1
 }
@@ -81,7 +81,7 @@ for by in iterations products; do
 done
 
 # One process trains the same as two ranks: equal mean losses and parameters.
-losses() { # <ranks>: mean over ranks, by step
+losses() { # <ranks>: prints the mean over ranks, one line per step
   sed -n 's/.*"loss":\[\([^]]*\)\].*/\1/p' "$scratch/out" | tr ',' ' ' |
     awk -v ranks="$1" '{ for (i = 1; i <= NF; i++) sum[i] += $i }
       END { for (i = 1; i <= NF; i++) printf "%.5f\n", sum[i] / ranks; if (NR != ranks) exit 1 }'

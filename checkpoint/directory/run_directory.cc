@@ -91,7 +91,8 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::open(FileSystem& fil
       new RunDirectory(files, path, lock.ok() ? *std::move(lock) : nullptr));
   status = run->probe();
   if (!status.ok()) return status;
-  if (status = run->remove_leftovers(); !status.ok()) {  // e.g. NFS keeps an open file
+  // On NFS, for example, this fails if a process still has a removed file open.
+  if (status = run->remove_leftovers(); !status.ok()) {
     std::fprintf(stderr, "%s; what an earlier job has left stays for now\n",
                  std::string(status.message()).c_str());
   }

@@ -19,13 +19,13 @@ namespace tessera::internal {
 /// object. Jobs that only load need none. Belongs to one thread.
 class RunDirectory {
  public:
-  /// Creates `path` if its parent exists, locks it, writes a probe file to check that files can be
-  /// written, and removes leftovers of a job that died during a save or deletion. Leftovers that
-  /// cannot be removed yet stay and are named on stderr. A job that finds the directory locked
-  /// shows the text `holder` (holder_of_this_process()). FailedPrecondition if another job holds
-  /// the lock, with that job's text, or if `path` is not a directory. If the file system has no
-  /// locks, continues without one and says so on stderr, once per process. `files` must outlive
-  /// this.
+  /// Makes the directory `path` if it does not exist (its parent must exist) and locks it. Then
+  /// writes a probe file to check that files can be written, and removes leftovers of a job that
+  /// died during a save or deletion. Leftovers that cannot be removed yet stay and are named on
+  /// stderr. `holder` (holder_of_this_process()) is the text in the lock. Returns
+  /// FailedPrecondition if `path` is not a directory, or if another job holds the lock; in the
+  /// second case the message has that job's text. If the file system has no locks, continues
+  /// without one and says so on stderr, once per process. `files` must outlive this.
   static absl::StatusOr<std::unique_ptr<RunDirectory>> open(FileSystem& files,
                                                             const std::string& path,
                                                             const std::string& holder);
@@ -37,7 +37,7 @@ class RunDirectory {
   void note_verified(int64_t step) { verified_.insert(step); }
 
   /// Renames step `step` to "step-<N>.<why>-<nonce>", which is not a step's name, and says so on
-  /// stderr. So no data is lost, and no job loads the step by mistake.
+  /// stderr. No data is lost, and no job will load the step by mistake.
   absl::Status set_aside(int64_t step, std::string_view why);
   /// Sets all steps after `last` aside, the newest first.
   absl::Status set_aside_after(int64_t last, std::string_view why);
@@ -52,13 +52,13 @@ class RunDirectory {
   /// The result of retain().
   struct Retained {
     std::vector<int64_t> deleted;
-    absl::Status status;  ///< the first error; the other steps are tried anyway
+    absl::Status status;  ///< the first error; the other steps are tried even after an error
   };
-  /// Deletes the steps that `retention` does not keep. Each step is first renamed, or loses its
-  /// manifest, so that a half-deleted step does not look like a step. Files that the step's
-  /// manifest does not name are deleted with the step and named on stderr. Returns DataLoss and
-  /// deletes nothing unless some remaining step is known to be whole (note_verified()) and still
-  /// has its files. Steps that are being read or written stay.
+  /// Deletes the steps that `retention` does not keep, but only if some step that stays is known to
+  /// be whole (note_verified()) and still has its files; else returns DataLoss. A half-deleted step
+  /// must not look like a step, so each step is first renamed, or, if the file system has no
+  /// rename, loses its manifest first. Files that the step's manifest does not name are deleted
+  /// with the step and named on stderr. Steps that are being read or written stay.
   Retained retain(const Retention& retention);
 
  private:
@@ -71,7 +71,7 @@ class RunDirectory {
 
   FileSystem& files_;
   const std::string path_;
-  const std::unique_ptr<FileLock> lock_;  // null where there are no locks
+  const std::unique_ptr<FileLock> lock_;  // null if the file system has no locks
   std::set<int64_t> verified_;
 };
 

@@ -17,8 +17,8 @@ namespace tessera::internal {
 namespace {
 
 /// Gives the calling thread a scheduling policy under which it does not preempt a running thread
-/// when it wakes up. If no core is idle, it still gets its share of one. If the system refuses the
-/// policy, only speed is lost.
+/// when it wakes up. If no core is idle, the calling thread still gets its share of a core. If the
+/// system refuses the policy, only speed is lost.
 void give_way_when_woken() {
   const sched_param none{};
   (void)::pthread_setschedparam(::pthread_self(), SCHED_BATCH, &none);
@@ -26,9 +26,11 @@ void give_way_when_woken() {
 
 }  // namespace
 
-// exit() destroys static objects (LibTorch's, perhaps the program's world) while other threads
-// still run. So an exit handler first waits for work under way. Handlers run in reverse order of
-// registration, and all that the work uses was made before the first BackgroundThread.
+// All BackgroundThreads of this process. exit() destroys static objects (LibTorch's, perhaps the
+// program's world) while other threads still run. So before that an exit handler of this object
+// waits for the work of all BackgroundThreads. It runs in time, because handlers and destructors
+// run in reverse order of registration, and all objects that the work uses were made before the
+// first BackgroundThread.
 struct BackgroundThread::Living {
   Living() {
     hold_across_fork(mutex);
@@ -41,7 +43,8 @@ struct BackgroundThread::Living {
     });
   }
   static Living& all() {
-    static auto* const living = new Living;  // never destroyed: threads may end later
+    // Never destroyed, because a BackgroundThread may end during exit().
+    static auto* const living = new Living;
     return *living;
   }
 

@@ -25,15 +25,16 @@ class BackgroundThread {
   BackgroundThread(const BackgroundThread&) = delete;
   BackgroundThread& operator=(const BackgroundThread&) = delete;
 
-  /// Starts `work`, which must not throw. Nothing may be under way.
+  /// Starts `work` on the thread. `work` must not throw. Call this only if no other work is under
+  /// way.
   void start(std::function<void()> work);
-  /// Returns once nothing is under way.
+  /// Blocks until no work is under way.
   void wait();
 
  private:
   struct Living;
 
-  /// State shared by both threads.
+  /// State that the owner thread and the background thread share.
   struct Desk {
     std::mutex mutex;
     std::condition_variable changed;

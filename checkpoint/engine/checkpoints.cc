@@ -38,7 +38,7 @@ using namespace internal;
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
 // Every rank copies its part of the state at the same step, and a thread on each rank writes the
 // copy. The threads agree over a group of their own (StepSave), so that training ranks never wait
-// for them. A save that fails, fails on all ranks, but their threads see the error at different
+// for them. If a save fails, it fails on all ranks, but their threads see the error at different
 // times. So a rank whose thread has failed reports that in the exchange of after_step(); then all
 // ranks wait for their threads and throw at the same step.
 class Checkpoints::Run {
@@ -79,30 +79,35 @@ class Checkpoints::Run {
   const std::string directory_;
   const CheckpointsOptions options_;
   const std::shared_ptr<FileSystem> files_;
-  const std::unique_ptr<RunDirectory> directory_lock_;  // rank 0's
+  const std::unique_ptr<RunDirectory> directory_lock_;  // null except on rank 0
   const std::unique_ptr<BackgroundThread> thread_;      // null: saves block
   const std::shared_ptr<ProcessGroup> control_;         // used by the thread that trains
-  const std::shared_ptr<ProcessGroup> background_;      // used by the thread that writes, if any
+  // Used by saves, whichever thread they run on.
+  const std::shared_ptr<ProcessGroup> background_;
   HostAllGather flags_;
   const int64_t calls_per_exchange_;
   int64_t calls_ = 0;  // number of after_step() calls
   bool wants_stop_ = false;
-  bool knows_past_ = false;            // true after load(), start_over() or a save
-  bool is_writing_ = false;            // the thread's save has not been waited for yet
+  // True once save() need not check whose steps the directory has: after load(), start_over() or a
+  // first save.
+  bool knows_past_ = false;
+  // True from the start of a save on thread_ until finish() has waited for it.
+  bool is_writing_ = false;
   std::optional<int64_t> rewound_to_;  // StepSave::Contents::rewound_to for the next save
-  int64_t saved_ = -1;                 // the last step that was loaded or whose save began
-  int64_t begun_at_ = 0;               // the step at which this run of the program began
+  int64_t saved_ = -1;    // the last step that was loaded or whose save began; -1: none
+  int64_t begun_at_ = 0;  // the step at which this run of the program began
   StagedState staged_;
   StepSave::Contents contents_;  // of the save that is under way
-  std::exception_ptr error_;     // that save's error; read after waiting for the thread
+  // That save's error, if any; the training thread reads it after thread_->wait().
+  std::exception_ptr error_;
   std::atomic<bool> has_failed_ = false;
   std::atomic<int64_t> durable_ = -1;
 };
 
 namespace {
 
-/// Makes another process group of `group`'s ranks, for `purpose`. May be called any number of
-/// times.
+/// Makes another process group of `group`'s ranks. Its name has `purpose` and a new nonce, so this
+/// may be called any number of times.
 std::shared_ptr<ProcessGroup> group_for(ProcessGroup& group, const std::string& purpose) {
   const std::string name = group.all_gather_bytes(draw_nonce(), "checkpoints: name").front();
   return duplicate(group, absl::StrCat("checkpoints ", name, ": ", purpose));
@@ -130,9 +135,10 @@ std::string unsavable(Engine& engine, const std::map<std::string, std::string>& 
   return absl::StrJoin(lines, "\n");
 }
 
-/// Checks the arguments on all ranks and returns the path of the directory. It is absolute if the
-/// files are this machine's, because a program may change its working directory. Call this before
-/// any group is made, because a group that is destroyed by an exception poisons the world.
+/// Checks the arguments on all ranks and returns the path of the directory. If the directory is in
+/// this machine's file system, the returned path is absolute, because a program may change its
+/// working directory. Call this before any group is made, because a group that is destroyed by an
+/// exception poisons the world.
 std::string checked(const std::string& directory, const CheckpointsOptions& options,
                     Engine& engine) {
   ProcessGroup& group = engine.group();
@@ -222,7 +228,8 @@ std::optional<LoadedCheckpoint> Checkpoints::Run::load(const LoadOptions& option
   if (is_first() && !remarks.empty()) std::fprintf(stderr, "%s\n", remarks.c_str());
   knows_past_ = true;
   saved_ = begun_at_ = loaded->step;
-  // If newer steps are damaged or were skipped on purpose, they do not belong to the resumed run.
+  // Newer steps that are damaged or were skipped on purpose do not belong to the resumed run, so
+  // the next save sets them aside.
   const bool goes_back = options.step.has_value() || !loaded->rejected.empty();
   rewound_to_ = goes_back ? std::optional(loaded->step) : std::nullopt;
   return loaded;
@@ -239,7 +246,8 @@ void Checkpoints::Run::require_own_steps() {
   std::string problem;
   if (is_first()) {
     const auto steps = list_steps(*files_, directory_);
-    if (!steps.ok() && !absl::IsNotFound(steps.status())) {  // the save reports what is missing
+    // A missing directory is no problem here: the save reports it.
+    if (!steps.ok() && !absl::IsNotFound(steps.status())) {
       problem = std::string(steps.status().message());
     } else if (steps.ok() && !steps->empty()) {
       problem = absl::StrCat("'", directory_, "': got steps of a run up to ", steps->back(),
@@ -279,7 +287,7 @@ bool Checkpoints::Run::after_step(bool stop) {
 void Checkpoints::Run::save() {
   require_own_process("save");
   engine_.begin_call("Checkpoints::save");
-  engine_.wait();  // steps() is final only then under asynchronous steps
+  engine_.wait();  // with asynchronous steps, steps() is final only after this
   if (engine_.steps() == saved_) return;
   require_own_steps();
   finish();
@@ -302,7 +310,8 @@ void Checkpoints::Run::begin_save() {
   }
 }
 
-/// Copies all training state that the save needs. Succeeds on all ranks or throws on all.
+/// Copies what the save needs: the extras and, if saves run on thread_, this rank's part of the
+/// engine's state. Succeeds on all ranks or throws on all.
 void Checkpoints::Run::stage() {
   contents_ = {.step = engine_.steps(),
                .degrees = engine_.degrees(),
@@ -334,7 +343,8 @@ void Checkpoints::Run::write_in_background() {
   }
 }
 
-/// A failure to delete does not stop the run.
+/// Deletes the steps that the options do not keep. If that fails, prints the error and lets the run
+/// go on.
 void Checkpoints::Run::delete_old_steps() {
   const RunDirectory::Retained retained =
       directory_lock_->retain({.keep_last = options_.keep, .keep_every = options_.keep_every});
@@ -354,7 +364,7 @@ void Checkpoints::Run::finish() {
 void Checkpoints::Run::report() {
   if (is_writing_ || error_ == nullptr) return;
   has_failed_ = false;
-  saved_ = -1;  // the next save tries again
+  saved_ = -1;  // so that save() does not take this step for a saved one
   rewound_to_ = contents_.rewound_to;
   try {
     std::rethrow_exception(std::exchange(error_, nullptr));

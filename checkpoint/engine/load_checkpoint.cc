@@ -53,13 +53,14 @@ std::string report_of(const absl::Status& status) {
 
 /// The ranks' joint result about a step.
 struct Verdict {
-  bool is_damaged = false;  ///< some rank finds damage, none another kind of problem
-  std::string problem;      ///< refusal_text() of all ranks; "" if the step can be used
+  bool is_damaged = false;  ///< a rank finds damage, and no rank finds another kind of problem
+  std::string problem;      ///< refusal_text() of all ranks' problems; "" if the step can be used
 };
 
-/// Combines the ranks' results. If another rank finds damage and rank 0, which would set the step
-/// aside, does not, then rank 0 checks the step with `look_again`, because the damage may be only
-/// in the other rank's memory or in its host's cache.
+/// Combines the ranks' results. Only rank 0 sets a damaged step aside, and it must find the damage
+/// itself, because damage that another rank finds may be only in that rank's memory or in its
+/// host's cache. So if only other ranks find damage, rank 0 checks the whole step with
+/// `look_again`.
 Verdict verdict_of(ProcessGroup& group, const absl::Status& status,
                    const std::function<absl::Status()>& look_again) {
   std::vector<std::string> reports =
@@ -93,7 +94,8 @@ Verdict verdict_of(ProcessGroup& group, const absl::Status& status,
   return verdict;
 }
 
-/// Returns true if a step has only a model's values, as `tessera-checkpoint import` writes them.
+/// Returns true if a step has only a model's values, like the steps that `tessera-checkpoint
+/// import` writes.
 bool is_model_alone(const Manifest& manifest) {
   return std::all_of(manifest.entries.begin(), manifest.entries.end(),
                      [](const auto& entry) { return entry.first.starts_with("model."); });
@@ -119,7 +121,8 @@ class Load {
                   "load_checkpoint");
     std::vector<int64_t> steps = candidates();
     std::vector<std::string> rejected;
-    // A job that saves there may have deleted a listed step.
+    // If no listed step could be loaded, lists the steps again: a job that saves in the directory
+    // may have deleted these steps and saved newer ones.
     for (int attempts = 0; attempts < kAttempts; ++attempts) {
       std::optional<LoadedCheckpoint> loaded = first_of(steps, rejected);
       if (loaded.has_value() || steps.empty()) return loaded;
@@ -144,13 +147,13 @@ class Load {
         return loaded;
       }
       if (group_.rank() == 0) std::fprintf(stderr, "%s\n", rejected.back().c_str());
-      if (!files_.can_rename() && was_deleted(step)) break;  // there may be a newer step
+      if (!files_.can_rename() && was_deleted(step)) break;  // run() then lists the steps again
     }
     return std::nullopt;
   }
 
-  /// Returns true if rank 0 sees that listed step `step` has been deleted meanwhile. Without locks,
-  /// files may be deleted while they are read.
+  /// Returns true if rank 0 sees that step `step`, which was listed before, has been deleted.
+  /// Without locks, files may be deleted while they are read.
   bool was_deleted(int64_t step) {
     std::string gone;
     if (group_.rank() == 0) {
@@ -191,8 +194,8 @@ class Load {
     return steps;
   }
 
-  /// An absent file may be one that this host does not see yet (NFS), so it counts as damage only
-  /// if it is still absent a second later.
+  /// Opens step `step`. An absent file may be one that this host does not see yet (NFS), so it
+  /// counts as damage only if it is still absent a second later.
   absl::StatusOr<std::unique_ptr<StepReader>> open(int64_t step) {
     const std::string path = join_path(directory_, step_name(step));
     absl::StatusOr<std::unique_ptr<StepReader>> reader = StepReader::open(files_, path);
@@ -240,8 +243,8 @@ class Load {
         engine_.read_state(source, options_.partial);
       }
     } catch (const ErrorOnAllRanks&) {
-      // All ranks get here, and nothing has been changed. Either files are damaged or they do not
-      // fit.
+      // All ranks get here, and nothing has been changed. Either a file is damaged, or the state in
+      // the files does not fit the engine.
       const Verdict verdict = verdict_of(group_, source.status(), verify);
       if (!verdict.problem.empty()) return reject(verdict);
       throw;
@@ -249,8 +252,8 @@ class Load {
     return loaded;
   }
 
-  /// Throws if only some ranks see steps: a rank without steps would start over, and the run would
-  /// overwrite the steps that the other ranks see.
+  /// Throws if only some ranks see steps, because a rank without steps would start over, and the
+  /// run would overwrite the steps that the other ranks see.
   void require_steps_on_all(const std::vector<std::string>& lists) const {
     const auto is_empty = [](const std::string& list) { return list.empty(); };
     const auto without = std::find_if(lists.begin(), lists.end(), is_empty);
@@ -273,9 +276,10 @@ class Load {
                         "; leave it out for the newest"));
   }
 
-  /// Throws if one rank can use a step that another rank does not find. The first rank holds a
-  /// lock, so no job has deleted the step. So the ranks see different directories, or the other
-  /// rank's view is stale.
+  /// Throws if no rank finds the requested step, or if one rank can use a step that another rank
+  /// does not find. If the file system has locks, a rank that can use a step holds one on it, so no
+  /// job can have deleted the step: the ranks see different directories, or the other rank's view
+  /// is stale.
   void require_seen_by_all(int64_t step, const absl::Status& status) {
     const char* const mine = status.ok() ? "yes" : absl::IsNotFound(status) ? "no" : "cannot tell";
     const std::vector<std::string> seen = group_.all_gather_bytes(mine, "checkpoint: seen");
@@ -291,8 +295,8 @@ class Load {
                         ", expected one directory that all ranks share; nothing was changed"));
   }
 
-  /// Throws if the ranks' manifests are from different saves: ranks that see different directories
-  /// under one path would load parts of different runs.
+  /// Throws if the ranks' manifests are from different saves, because ranks that see different
+  /// directories under one path would load parts of different runs.
   void require_one_save(const Manifest& manifest) const {
     const std::vector<std::string> saves =
         group_.all_gather_bytes(manifest.nonce, "checkpoint: save");

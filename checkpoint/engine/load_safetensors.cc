@@ -27,7 +27,7 @@ using namespace internal;
 
 namespace {
 
-/// Presents tensors from files as a state. The caller chooses the tensors' names in
+/// Presents tensors from files as a state. The caller of add() chooses each tensor's name in
 /// StateSource::entries().
 class FileSource : public StateSource {
  public:
@@ -60,7 +60,8 @@ class FileSource : public StateSource {
   std::map<std::string, Place> places_;
 };
 
-/// Plans which tensor of which file goes where, before anything is changed.
+/// Loads tensors from files into a model. plan() decides which tensor of which file goes where,
+/// before anything is changed.
 class Loading {
  public:
   Loading(const torch::nn::Module& model, const SafetensorsOptions& options) : options_(options) {
@@ -127,7 +128,8 @@ class Loading {
     const ReadOnlyMemory read_only;
     for (const Move& move : moves_) {
       at::Tensor to = move.target;
-      if (!read_only.holds(to)) to.copy_(read(move));  // else plan() has checked that it is equal
+      // plan() has checked that read-only tensors have the new values already.
+      if (!read_only.holds(to)) to.copy_(read(move));
     }
   }
 
@@ -151,12 +153,12 @@ class Loading {
  private:
   struct Target {
     at::Tensor tensor;
-    size_t order;  // of the name's registration
+    size_t order;  // index in the order of registration
   };
   struct Move {
     std::string name;
     at::Tensor target;
-    size_t order;  // Target::order
+    size_t order;  // the target's Target::order
     size_t file;
     const SafetensorsTensor* from;
   };
@@ -231,7 +233,8 @@ class Loading {
     }
   }
 
-  /// Finds what copy() would have to write but cannot.
+  /// Adds a problem for each tensor that lies in read-only memory and does not have its new values
+  /// yet, because copy() could not write them.
   void find_unwritable() {
     const ReadOnlyMemory read_only;
     for (const Move& move : moves_) {
@@ -248,7 +251,7 @@ class Loading {
   std::vector<TensorFile> files_;
   std::vector<Move> moves_;
   std::set<std::string> placed_;
-  std::map<const void*, size_t> move_of_;  // by tensor: index of its move, under its first name
+  std::map<const void*, size_t> move_of_;  // by tensor: index in moves_
   std::vector<std::string> problems_;
   LoadedSafetensors result_;
 };
@@ -286,7 +289,7 @@ LoadedSafetensors load_safetensors(torch::nn::Module& model, Engine& engine,
               "engine's model; nothing was changed";
     if (problem.empty()) others = loading.read_all_but(of_engine);
     if (problem.empty()) lines = loading.lines();
-  } catch (...) {  // also from options.rename
+  } catch (...) {  // options.rename, a function of the program, may throw anything
     problem = absl::StrCat("load_safetensors: nothing was changed: ", present_error_text());
   }
   refuse_on_all_ranks(engine.group(), problem, "safetensors");
@@ -298,7 +301,8 @@ LoadedSafetensors load_safetensors(torch::nn::Module& model, Engine& engine,
   const at::NoGradGuard no_grad;
   const ReadOnlyMemory read_only;
   for (auto& [tensor, value] : others) {
-    if (!read_only.holds(tensor)) tensor.copy_(value);  // else plan() has checked that it is equal
+    // plan() has checked that read-only tensors have the new values already.
+    if (!read_only.holds(tensor)) tensor.copy_(value);
   }
   return loading.result();
 }

@@ -38,7 +38,8 @@ ModelSource::ModelSource(const ParameterTable& table,
   const auto add = [&](const std::string& entry, const std::string& value) {
     StateEntry form = values.entries().at(value);
     const auto wanted = dtypes.find(entry);
-    // Complex values would lose their imaginary part, so they stay, and are refused later.
+    // Converting complex values would lose their imaginary part. So the entry stays complex, and is
+    // refused later.
     const bool is_kept = wanted == dtypes.end() ||
                          (c10::isComplexType(form.dtype) && !c10::isComplexType(wanted->second));
     if (!is_kept) form.dtype = wanted->second;
@@ -49,7 +50,7 @@ ModelSource::ModelSource(const ParameterTable& table,
   for (const Parameter& parameter : table) {
     std::vector<std::string> names = {parameter.name};
     names.insert(names.end(), parameter.other_names.begin(), parameter.other_names.end());
-    std::string value;  // entry of the first name that has one
+    std::string value;  // the first of the names "model.<name>" that `values` has; "" if none
     for (const std::string& name : names) {
       const std::string entry = absl::StrCat("model.", name);
       if (!values.entries().contains(entry)) continue;

@@ -18,15 +18,16 @@ namespace tessera::internal {
 std::map<std::string, at::ScalarType> dtypes_of(Engine& engine);
 
 /// A source that replaces a run's model by `values` and leaves the rest of the state (the
-/// optimizer's state, numbers) as it is. "model.<name>" may have any dtype and is converted to the
-/// run's (except complex to real); masters are made from the same values. A shared parameter may be
-/// stored under any of its names. Belongs to one thread.
+/// optimizer's state, numbers) as it is. Entries "model.<name>" of `values` may have any dtype and
+/// are converted to the dtype that the run has for them (except complex to real). Masters are made
+/// from the same values. A shared parameter may be stored under any of its names. Belongs to one
+/// thread.
 class ModelSource : public StateSource {
  public:
   /// Treatment of parts of the model that `values` lacks.
   enum class Missing : uint8_t { kIsAnError, kStays };
 
-  /// `dtypes` comes from dtypes_of(). References must outlive this.
+  /// `dtypes` comes from dtypes_of(). `values` must outlive this.
   ModelSource(const ParameterTable& table, const std::map<std::string, at::ScalarType>& dtypes,
               StateSource& values, Missing missing);
 
@@ -40,7 +41,8 @@ class ModelSource : public StateSource {
   StateSource& values_;
   const Missing missing_;
   std::map<std::string, StateEntry> entries_;
-  std::map<std::string, std::string> value_of_;  ///< by entry: name of its source in values_
+  /// For each of entries_: the name of the entry of values_ from which it is read.
+  std::map<std::string, std::string> value_of_;
 };
 
 }  // namespace tessera::internal

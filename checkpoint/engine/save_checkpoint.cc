@@ -11,7 +11,7 @@ using namespace internal;
 std::string save_checkpoint(Engine& engine, const std::string& directory,
                             const SaveOptions& options) {
   engine.begin_call("save_checkpoint");
-  engine.wait();  // steps() is final only then under asynchronous steps
+  engine.wait();  // with asynchronous steps, steps() is final only after this
   ProcessGroup& group = engine.group();
   const std::shared_ptr<FileSystem> files =
       agreed_files(group, options.files, options.group_access);

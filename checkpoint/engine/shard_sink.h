@@ -20,8 +20,8 @@ namespace tessera::internal {
 /// Returns the form in which a file stores `entry`.
 EntryForm form_of(const StateEntry& entry);
 
-/// Writes a rank's part of a run's state, and tensors of its own, into its file of a step. Throws
-/// nothing: finish() returns the error. Belongs to one thread.
+/// Writes a rank's part of a run's state, and the rank's own tensors, into the rank's file of a
+/// saved step. Throws nothing: finish() returns the error. Belongs to one thread.
 class ShardSink : public StateSink {
  public:
   /// `own`: whole tensors, by entry name, that this rank writes beside its part of the state.
@@ -32,7 +32,8 @@ class ShardSink : public StateSink {
   void begin(const std::vector<StateOutline>& entries) override;
   void write(size_t entry, int64_t begin, const at::Tensor& values) override;
 
-  /// Called after the state: writes the remaining own tensors, fsyncs and closes the file.
+  /// Must be called after the last write(). Writes the remaining own tensors, fsyncs and closes the
+  /// file.
   absl::StatusOr<ShardSummary> finish();
 
  private:
@@ -43,9 +44,9 @@ class ShardSink : public StateSink {
   const std::string directory_;
   const ShardIdentity identity_;
   std::map<std::string, at::Tensor> own_;  // contiguous, on the host
-  std::vector<std::string> names_;         // of the state's entries
+  std::vector<std::string> names_;         // names of the state's entries
   std::vector<ShardPiece> pieces_;         // in the order in which they are written
-  size_t next_ = 0;                        // index in pieces_
+  size_t next_ = 0;                        // index in pieces_ of the piece to write next
   std::unique_ptr<ShardWriter> writer_;
   absl::Status status_;
 };

@@ -31,12 +31,14 @@ void StagedState::begin(const std::vector<StateOutline>& entries) {
   meter_.add(MemoryClass::kHost, bytes);
 }
 
-// The widest dtypes come first (StateSink::write), so every piece is aligned to its own dtype.
+// Copies `values` behind the previous piece, without a gap. Pieces with the widest dtypes come
+// first (StateSink::write), so every piece is aligned to its own dtype.
 void StagedState::write(size_t entry, int64_t begin, const at::Tensor& values) {
   const auto bytes = static_cast<int64_t>(values.nbytes());
   TORCH_INTERNAL_ASSERT(used_ + bytes <= buffer_.numel());
   char* const to = static_cast<char*>(buffer_.mutable_data_ptr()) + used_;
-  copy_streaming(to, values.const_data_ptr(), bytes);  // not read again soon
+  // Copies past the caches, because the copy is not read soon.
+  copy_streaming(to, values.const_data_ptr(), bytes);
   used_ += bytes;
   pieces_.push_back({entry, begin, at::from_blob(to, {values.numel()}, values.options())});
 }

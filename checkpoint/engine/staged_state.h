@@ -40,7 +40,7 @@ class StagedState : public StateSink {
   MemoryMeter& meter_;
   std::vector<StateOutline> entries_;
   std::vector<Piece> pieces_;
-  at::Tensor buffer_;  // bytes
+  at::Tensor buffer_;  // of dtype kByte
   int64_t used_ = 0;   // bytes of buffer_ in use
 };
 

@@ -13,10 +13,10 @@ namespace tessera::internal {
 /// read when this is called.
 using FindProblem = std::function<std::string(const LoadedCheckpoint&)>;
 
-/// Does what load_checkpoint() does, within a call that has already begun, with `files`, on which
-/// the ranks have agreed. If `find_problem` returns a problem on any rank, every rank throws
-/// c10::Error with that problem, and nothing is changed. Ignores LoadOptions::files. Collective,
-/// blocking.
+/// Loads a checkpoint like load_checkpoint(), but reads `files`, on which the ranks have agreed,
+/// and ignores LoadOptions::files. The caller has begun the engine's call already
+/// (Engine::begin_call()). If `find_problem` returns a problem on any rank, every rank throws
+/// c10::Error with that problem, and nothing is changed. Collective, blocking.
 std::optional<LoadedCheckpoint> load_step(Engine& engine, FileSystem& files,
                                           const std::string& directory, const LoadOptions& options,
                                           const FindProblem& find_problem);

@@ -91,7 +91,8 @@ std::unique_ptr<RunDirectory> open_run_directory(FileSystem& files, ProcessGroup
   const std::string name = group.all_gather_bytes(*mark, "checkpoint: mark").front();
   const std::string text = refusal_text(
       group.all_gather_bytes(problem_of_mark(files, directory, name), "checkpoint: seen"), kWhat);
-  if (run != nullptr) (void)run->remove_leftovers();  // all ranks have looked for the mark
+  // Removes the mark, because all ranks have looked for it by now.
+  if (run != nullptr) (void)run->remove_leftovers();
   if (!text.empty()) throw ErrorOnAllRanks(text);
   return run;
 }
@@ -119,7 +120,7 @@ std::string StepSave::save(const std::function<void(StateSink&)>& write) {
   return join_path(directory_, step_name(contents_.step));
 }
 
-/// Makes the step's directory on rank 0 and tells all ranks its path.
+/// Makes the step's directory on rank 0 and tells all ranks the nonce, which marked_path() needs.
 void StepSave::begin() {
   std::string problem = problem_of_extras(contents_.options.extras);
   if (problem.empty() && run_ != nullptr) {
@@ -132,7 +133,8 @@ void StepSave::begin() {
 
 absl::Status StepSave::begin_here() {
   const int64_t step = contents_.step;
-  (void)run_->remove_leftovers();  // of failed saves; leftovers that stay do no harm
+  // Removes leftovers of failed saves. Those that cannot be removed do no harm.
+  (void)run_->remove_leftovers();
   if (contents_.rewound_to.has_value()) {
     absl::Status status = run_->set_aside_after(*contents_.rewound_to, "replaced");
     if (!status.ok()) return status;
@@ -146,14 +148,15 @@ absl::Status StepSave::begin_here() {
   return path.status();
 }
 
-/// Returns true if there is a damaged step of this number. A run that has skipped such a step
-/// reaches its number again.
+/// Returns true if the directory has a damaged step with the number of this save. This happens if
+/// the run passed over that step when it loaded an older one, and has now reached its number again.
 bool StepSave::has_damaged_step() const {
   auto reader = StepReader::open(files_, join_path(directory_, step_name(contents_.step)));
   return is_damage(reader.ok() ? (*reader)->verify_all() : reader.status());
 }
 
-/// Every rank writes its file. Returns all summaries, by rank, on every rank.
+/// Every rank writes its file. Returns, on every rank, the summaries of all ranks' files, in rank
+/// order.
 std::vector<std::string> StepSave::write_files(const std::function<void(StateSink&)>& write) {
   ShardSink sink(
       files_, marked_path(files_, directory_, contents_.step, kTemporary, nonce_),
@@ -188,7 +191,8 @@ absl::Status StepSave::commit_here(const std::vector<std::string>& texts) {
   head.extras = {values.begin(), values.end()};
   absl::StatusOr<Manifest> manifest = make_manifest(std::move(head), std::move(summaries));
   if (!manifest.ok()) return manifest.status();
-  is_begun_ = false;  // commit_step() removes what it does not commit
+  // The destructor has nothing to remove: a failed commit_step() cleans up itself.
+  is_begun_ = false;
   absl::Status status = commit_step(files_, directory_, *manifest);
   if (!status.ok()) return status;
   run_->note_verified(contents_.step);

@@ -20,7 +20,7 @@ namespace tessera::internal {
 
 /// Returns `files`, or, if that is null, this machine's file system with `group_access`.
 /// Collective, blocking. Throws c10::Error on every rank if `files` is null on some ranks only, if
-/// `group_access` differs between ranks, or if both are set.
+/// `group_access` differs between ranks, or if `files` and `group_access` are both set.
 std::shared_ptr<FileSystem> agreed_files(ProcessGroup& group, std::shared_ptr<FileSystem> files,
                                          bool group_access);
 
@@ -35,7 +35,8 @@ std::unique_ptr<RunDirectory> open_run_directory(FileSystem& files, ProcessGroup
 /// was begun and not committed. Belongs to one thread.
 class StepSave {
  public:
-  /// Equal on all ranks, except as CheckpointExtras says.
+  /// What to save. Equal on all ranks, except for CheckpointExtras, which says from which ranks
+  /// each of its parts is saved.
   struct Contents {
     int64_t step = 0;
     Degrees degrees;

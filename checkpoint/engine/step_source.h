@@ -18,7 +18,8 @@ class StepSource : public StateSource {
   explicit StepSource(StepReader& reader);
 
   const std::map<std::string, StateEntry>& entries() const override { return entries_; }
-  /// Reads and verifies all of `needed`.
+  /// Reads and verifies all values of `needed`. Returns the first error's message; "" if there is
+  /// none.
   std::string problem_of(const std::vector<StateOutline>& needed) override;
   /// Throws c10::Error with the reader's message.
   void read(const std::string& name, int64_t begin, const at::Tensor& to) override;
@@ -34,7 +35,7 @@ class StepSource : public StateSource {
   absl::Status status_;
 };
 
-/// Reads the whole entry `name` of `reader`'s step, in its own memory order. For small entries.
+/// Reads the whole entry `name` of `reader`'s step, in the entry's memory order. For small entries.
 absl::StatusOr<at::Tensor> read_tensor(StepReader& reader, const std::string& name);
 
 }  // namespace tessera::internal

@@ -81,10 +81,10 @@ class TrackedSampler final : public Tracked {
     return data::SamplerState::from_numbers(numbers);
   }
 
-  data::DistributedSampler sampler_;  // a handle
+  data::DistributedSampler sampler_;  // shares its state with the program's sampler
 };
 
-/// Saves each rank's own state.
+/// A random number generator. Every rank saves and loads the state of its own generator.
 class TrackedGenerator final : public Tracked {
  public:
   explicit TrackedGenerator(at::Generator generator) : generator_(std::move(generator)) {}
@@ -128,7 +128,7 @@ class TrackedGenerator final : public Tracked {
  private:
   static constexpr const char* kSeed = "seed";
 
-  mutable at::Generator generator_;  // a handle
+  mutable at::Generator generator_;  // shares its state with the program's generator
 };
 
 class TrackedTensor final : public Tracked {
@@ -164,7 +164,7 @@ class TrackedTensor final : public Tracked {
   }
 
  private:
-  /// Returns why load() cannot copy to a dense tensor; "" if it can.
+  /// Returns why load() cannot copy to tensor_, which is a dense tensor; "" if it can.
   std::string unwritable() const {
     if (at::has_internal_overlap(tensor_) == at::MemOverlap::Yes) {
       return "got an expanded tensor, expected one whose elements have memory of their own, for a "
@@ -252,7 +252,8 @@ void add_to(Values& all, const std::string& name, Values values) {
 
 std::string name_in(const std::string& key) { return key.substr(0, key.find('/')); }
 
-/// Returns the values in `all` that belong to the tracked thing `name`, by the thing's own keys.
+/// Returns those values in `all` that belong to the tracked thing `name`, under the keys that the
+/// thing itself uses.
 template <typename Values>
 Values part_of(const Values& all, const std::string& name) {
   Values part;
@@ -275,7 +276,8 @@ void TrackedThings::add(const std::string& name, std::unique_ptr<Tracked> thing)
   TORCH_CHECK(name.find('/') == std::string::npos, "[checkpoint] track: got the name '",
               printable(name), "', expected one without '/'");
   std::string problem = name_problem(name);
-  if (problem.empty()) problem = name_problem(rank_entry(0, name));  // its longest entry name
+  // Tensors of a single rank get a longer entry name, which must be valid, too.
+  if (problem.empty()) problem = name_problem(rank_entry(0, name));
   TORCH_CHECK(problem.empty(), "[checkpoint] track: ", problem);
   const std::string of_thing = thing->problem();
   TORCH_CHECK(of_thing.empty(), "[checkpoint] track '", name, "': ", of_thing);

@@ -28,10 +28,10 @@ class Tracked {
   /// Collective. Throws c10::Error on every rank if values that only rank 0 saves differ between
   /// ranks.
   virtual void check_ranks(ProcessGroup& /*group*/) const {}
-  /// Returns copies, which later training does not change.
+  /// Returns the values to save, as copies, which later training does not change.
   virtual CheckpointExtras save() const = 0;
-  /// Called after some training steps. Returns why what save() returns is probably useless, "got
-  /// ..., expected ..."; "" if no reason is found.
+  /// Called after some training steps. Returns why the values of save() are probably useless,
+  /// "got ..., expected ..."; "" if no reason is found.
   virtual std::string doubt() const { return ""; }
   /// Returns why `saved` cannot be loaded, "got ..., expected ..."; "" if it can.
   virtual std::string problem_of(const CheckpointExtras& saved) const = 0;
@@ -52,8 +52,8 @@ class TrackedThings {
   /// Prints each thing's Tracked::doubt() on stderr. Once it has printed any, later calls do
   /// nothing.
   void say_doubts();
-  /// Lists the values that are missing from `saved`, unknown or unfit, one line each; "" if `saved`
-  /// can be loaded.
+  /// Lists, one line each, every thing whose values are missing from `saved` or cannot be loaded,
+  /// and every value in `saved` that belongs to no thing; "" if `saved` can be loaded.
   std::string problem_of(const CheckpointExtras& saved) const;
   /// Loads all things. Returns notices for the user, one line each; "" if there are none.
   std::string load(const CheckpointExtras& saved, const Tracked::Origin& origin);

@@ -57,7 +57,8 @@ void set_mode(int fd, const std::string& path, mode_t mode) {
   };
   if (has_it()) return;
   (void)(fd >= 0 ? ::fchmod(fd, mode) : ::chmod(path.c_str(), mode));
-  // Some file systems refuse to change the mode, and some only claim to have changed it.
+  // Looks at the mode again, because some file systems refuse to change it, and some only claim to
+  // have changed it. Missing permissions do no harm here; only surplus ones are reported.
   if (has_it() || (status.st_mode & kPermissions & ~mode) == 0) return;
   static std::atomic_flag is_said;
   say_once(is_said, absl::StrCat("[checkpoint] '", path,

@@ -36,8 +36,9 @@ const char* remedy(int error) {
   }
 }
 
-/// Returns the names in the directory `path`, or nothing if it is no directory. An object store may
-/// know a directory only by its content.
+/// Returns the names in the directory `path`; nothing if `path` is a file or a link. If the file
+/// system does not know `path`, lists it anyway, because an object store may know a directory only
+/// by its content.
 absl::StatusOr<std::optional<std::vector<std::string>>> names_below(FileSystem& files,
                                                                     const std::string& path) {
   const auto entry = files.entry(path);
@@ -64,7 +65,7 @@ bool is_readable(FileSystem& files, const std::string& path) {
 
 absl::Status file_error(int error, std::string_view operation, std::string_view path) {
   absl::StatusCode code = absl::ErrnoToStatusCode(error);
-  // Abseil gives ENODEV, ENOMEDIUM and ESRCH this code, too. But a file system that is not
+  // Abseil maps ENODEV, ENOMEDIUM and ESRCH to kNotFound, too. But a file system that is not
   // available must not look like an absent file.
   if (code == absl::StatusCode::kNotFound && error != ENOENT) code = absl::StatusCode::kUnavailable;
   return with_errno(
@@ -87,7 +88,7 @@ int errno_of(const absl::Status& status) {
 bool is_transient(const absl::Status& status) {
   switch (errno_of(status)) {
     case 0:
-      return absl::IsUnavailable(status);  // from a program's own file system
+      return absl::IsUnavailable(status);  // no errno: an error of a program's own file system
     case ENOENT:
     case ENOTDIR:
     case EISDIR:
@@ -137,7 +138,9 @@ bool is_damage(const absl::Status& status) {
 }
 
 bool is_held(const absl::Status& status) {
-  return absl::IsFailedPrecondition(status) && errno_of(status) == 0;  // EBUSY has that code, too
+  // A refused lock has no errno. System calls that fail with EBUSY have this code, too, but
+  // `status` then has the errno.
+  return absl::IsFailedPrecondition(status) && errno_of(status) == 0;
 }
 
 std::string join_path(std::string_view directory, std::string_view name) {
@@ -175,7 +178,8 @@ absl::Status copy_tree(FileSystem& files, const std::string& from, const std::st
   if (!names.ok()) return names.status();
   if (!names->has_value()) {
     absl::Status status = files.copy_file(from, to);
-    // The code may also be that of a failed write, after which the file must not be left out.
+    // Leaves the file out only if `from` cannot be read, because the error may also be one of
+    // writing `to`.
     if (status.ok() || !is_damage(status) || is_readable(files, from)) return status;
     std::fprintf(stderr, "%s; it is left out of '%s'\n", std::string(status.message()).c_str(),
                  to.c_str());

@@ -34,7 +34,8 @@ std::string join_path(std::string_view directory, std::string_view name);
 /// Returns the directory that contains `path`: "." for a bare name.
 std::string parent_path(std::string_view path);
 
-/// Returns true if `path` exists, links included; an error if that cannot be known.
+/// Returns true if `path` exists as a file, a directory or a symbolic link, even a broken one; an
+/// error if that cannot be known.
 absl::StatusOr<bool> exists(ReadableFileSystem& files, const std::string& path);
 /// Removes `path` with its content; follows no symbolic links. Goes on after errors and returns the
 /// first. No error if `path` does not exist.

@@ -20,15 +20,17 @@
 namespace tessera::internal {
 namespace {
 
-/// The descriptors of this process's locks. A child of fork() shares them, and the parent's locks
-/// would last until the child ends, too. So the child closes them.
+/// The descriptors of this process's locks. A child of fork() inherits them, and a lock lasts until
+/// every process has closed its descriptor. So that a lock ends when this process ends, the child
+/// closes its copies at once.
 class LockDescriptors {
  public:
   static LockDescriptors& all() {
     static auto* const descriptors = new LockDescriptors;  // never destroyed
     return *descriptors;
   }
-  /// Remembers `fd`. If there is no room left, children of fork() keep the lock.
+  /// Remembers `fd`, which children of fork() then close. If no place is free, `fd` replaces the
+  /// descriptor in the last place, which children then keep open.
   void add(int fd) {
     const std::lock_guard lock(mutex_);
     *std::find(fds_.begin(), fds_.end() - 1, -1) = fd;
@@ -39,7 +41,8 @@ class LockDescriptors {
   }
 
  private:
-  // Not hold_across_fork(), which needs LibTorch: tessera-checkpoint links this.
+  // Does not use hold_across_fork(), because that needs LibTorch, and tessera-checkpoint links this
+  // file without LibTorch.
   LockDescriptors() {
     fds_.fill(-1);
     ::pthread_atfork([] { all().mutex_.lock(); }, [] { all().mutex_.unlock(); },

@@ -133,7 +133,7 @@ absl::Status write_all(int fd, std::string_view bytes, const std::string& path) 
     const ssize_t count = ::write(fd, bytes.data(), bytes.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return file_error(errno, "write", path);
-    // Does not happen for regular files; but a caller that went on would loop for ever.
+    // write() does not return 0 for regular files. If it did, trying again would loop for ever.
     if (count == 0) return file_error(EIO, "write", path);
     bytes.remove_prefix(static_cast<size_t>(count));
   }
@@ -147,7 +147,7 @@ absl::StatusOr<std::unique_ptr<WritableFile>> PosixFileSystem::create(const std:
 }
 
 absl::StatusOr<std::unique_ptr<ReadableFile>> PosixFileSystem::open(const std::string& path) {
-  // A FIFO without a writer would block.
+  // Opens with O_NONBLOCK, because otherwise opening a FIFO without a writer would block.
   FileDescriptor fd = open_descriptor(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
   if (!fd.is_open() && errno == ELOOP) {
     return absl::FailedPreconditionError(
@@ -181,7 +181,7 @@ absl::Status PosixFileSystem::rename(const std::string& from, const std::string&
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) {
     return absl::OkStatus();
   }
-  if (is_unsupported(errno) || errno == EPERM) {  // a file system without that flag (NFS)
+  if (is_unsupported(errno) || errno == EPERM) {  // e.g. NFS does not know RENAME_NOREPLACE
     const auto taken = exists(*this, to);
     if (!taken.ok()) return taken.status();
     errno = *taken ? EEXIST : 0;
@@ -228,8 +228,8 @@ absl::StatusOr<FileEntry> PosixFileSystem::entry(const std::string& path) {
 
 absl::StatusOr<std::unique_ptr<FileLock>> PosixFileSystem::lock(const std::string& path,
                                                                 const std::string& holder) {
-  // First without O_CREAT, which the kernel refuses for another user's file in a sticky directory
-  // (fs.protected_regular).
+  // Opens the file without O_CREAT first. With O_CREAT the kernel refuses to open another user's
+  // existing file in a sticky directory (fs.protected_regular).
   FileDescriptor fd = open_descriptor(path, O_RDWR | O_NOFOLLOW);
   if (!fd.is_open() && errno == ENOENT) fd = open_new(path, O_RDWR, options_);
   if (!fd.is_open()) return file_error(errno, "open", path);
@@ -248,7 +248,8 @@ absl::StatusOr<std::unique_ptr<FileLock>> PosixFileSystem::lock(const std::strin
     return in_its_place;
   }
   if (!lock.ok()) return lock.status();
-  // Another host may mount the same file system without locks.
+  // Looks also for the file that replaces a lock: a job on another host, which mounts this file
+  // system without locks, may have made it.
   if (const auto is_there = exists(*this, held); !is_there.ok() || *is_there) {
     return is_there.ok() ? held_error(held) : is_there.status();
   }
@@ -265,7 +266,9 @@ absl::StatusOr<std::unique_ptr<FileLock>> PosixFileSystem::lock_content(const st
   if (!fd.is_open() && alone) fd = open_descriptor(path, kFlags | O_RDONLY);
   if (!fd.is_open()) return file_error(errno, "open", path);
   auto lock = flock_file(std::move(fd), alone, path);
-  if (is_held(lock.status())) {  // the file's text is content, not the holder's text
+  // Replaces flock_file()'s message, which would show the content of this file as if the holder of
+  // the lock had written it.
+  if (is_held(lock.status())) {
     return absl::FailedPreconditionError(
         absl::StrCat("[checkpoint] cannot lock '", path, "': it is being ",
                      alone ? "read by another process" : "removed"));

@@ -79,7 +79,7 @@ absl::StatusOr<FileEntry> RetryingFileSystem::entry(const std::string& path) {
 
 absl::StatusOr<std::unique_ptr<FileLock>> RetryingFileSystem::lock_content(const std::string& path,
                                                                            bool alone) {
-  return files_.lock_content(path, alone);  // readers can do without a lock
+  return files_.lock_content(path, alone);  // never repeated, because readers can do without a lock
 }
 
 }  // namespace tessera::internal

@@ -15,7 +15,8 @@ namespace tessera::internal {
 /// each call.
 class RetryingFileSystem final : public ReadableFileSystem {
  public:
-  /// `files` must outlive this. A call fails once `patience` has gone by since its first failure.
+  /// `files` must outlive this. Once `patience` has gone by since a call's first transient error,
+  /// the call is not repeated again, and its last error is returned.
   explicit RetryingFileSystem(ReadableFileSystem& files,
                               std::chrono::milliseconds patience = std::chrono::seconds(10))
       : files_(files), patience_(patience) {}

@@ -47,7 +47,8 @@ std::optional<int64_t> bytes_of(const std::vector<int64_t>& sizes, at::ScalarTyp
   auto bytes = dtype_bytes(dtype);
   bool is_empty = false;
   for (const int64_t size : sizes) {
-    // Counts 0 as 1, so that sizes that overflow are refused even if another size is 0.
+    // A size of 0 counts as 1 in this product, so that sizes that overflow are refused even if
+    // another size is 0.
     if (size < 0 || __builtin_mul_overflow(bytes, std::max<int64_t>(size, 1), &bytes)) {
       return std::nullopt;
     }

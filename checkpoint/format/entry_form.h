@@ -19,7 +19,8 @@ struct EntryForm {
   /// numel(), element_bytes() and is_row_major() require that problem() is "".
   int64_t numel() const;
   int64_t element_bytes() const;
-  /// Returns true if the order in memory is the logical one: the last dimension runs fastest.
+  /// Returns true if the elements lie in memory in their logical order, in which the last dimension
+  /// runs fastest.
   bool is_row_major() const;
 
   /// Returns what is malformed, "got X, expected Y"; "" if nothing. Allows only dtypes that have a
@@ -37,7 +38,8 @@ std::optional<int64_t> bytes_of(const std::vector<int64_t>& sizes, at::ScalarTyp
 /// 1000 bytes of UTF-8 without control characters, and does not look like a piece_name().
 std::string name_problem(std::string_view name);
 
-/// Returns the name of elements [begin, end) of the entry `name` in a file: "name#begin-end".
+/// Returns the name under which a file stores elements [begin, end) of the entry `name`:
+/// "name#begin-end".
 std::string piece_name(std::string_view name, int64_t begin, int64_t end);
 
 }  // namespace tessera::internal

@@ -10,13 +10,15 @@
 namespace tessera::internal {
 namespace {
 
-// Bytes of a value in nlohmann's tree, with its place in a container and the allocator's overhead.
+// Upper estimates, in bytes, of the memory that one value of each kind takes in nlohmann's tree,
+// including its place in a container and the allocator's overhead. The length of a text or of a
+// member's name is added to its estimate.
 constexpr int64_t kValueBytes = 16;
 constexpr int64_t kTextBytes = 80;
 constexpr int64_t kContainerBytes = 80;
 constexpr int64_t kMemberBytes = 128;
 
-/// Reads JSON without building values.
+/// Checks JSON against JsonBounds, without building values.
 class BoundsCheck : public nlohmann::json_sax<Json> {
  public:
   explicit BoundsCheck(const JsonBounds& bounds) : bounds_(bounds) {}

@@ -14,8 +14,9 @@ using Json = nlohmann::json;
 
 /// Limits on JSON from an untrusted file.
 struct JsonBounds {
-  int depth = 4;                       ///< nesting of arrays and objects
-  int64_t memory_bytes = 256LL << 20;  ///< an upper estimate for the parsed values
+  int depth = 4;  ///< the deepest nesting of arrays and objects
+  /// The most memory for the parsed values, by an upper estimate.
+  int64_t memory_bytes = 256LL << 20;
 };
 
 /// Parses `text`. Reads it twice, and builds values only after checking that all of it is JSON,
@@ -26,8 +27,8 @@ absl::StatusOr<Json> parse_json(std::string_view text, const JsonBounds& bounds 
 /// Returns one line of JSON. InvalidArgument if a text in it is not UTF-8.
 absl::StatusOr<std::string> json_text(const Json& value);
 
-/// Reads the fields of a JSON object and remembers the first problem; after that every value is
-/// empty.
+/// Reads the fields of a JSON object and remembers the first problem. After a problem, integer()
+/// returns `least`, and the other functions return empty values.
 class JsonFields {
  public:
   /// `where` names the object in messages; `problem` and `object` must outlive this.

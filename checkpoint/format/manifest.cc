@@ -16,8 +16,8 @@ namespace {
 constexpr std::string_view kMagic = R"({"format":"tessera-checkpoint","version":)";
 constexpr JsonBounds kBounds{.depth = 5, .memory_bytes = 256LL << 20};
 
-/// Checks the version in a text that begins with kMagic. Does not look at the rest, which may
-/// differ in another version.
+/// Checks that `text` begins with kMagic and then the version that this code reads. Does not look
+/// at the rest of the text, which may differ in another version.
 absl::Status check_version(std::string_view text) {
   if (!text.starts_with(kMagic)) {
     return absl::InvalidArgumentError(

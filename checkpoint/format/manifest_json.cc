@@ -14,7 +14,8 @@
 namespace tessera::internal {
 namespace {
 
-constexpr const char* kDouble = "double";  // holds NaN or infinity, which JSON cannot express
+// The field for NaN or infinity, which JSON numbers cannot express.
+constexpr const char* kDouble = "double";
 
 ManifestEntry read_entry(const std::string& name, const Json& json, std::string& problem) {
   const std::string where = absl::StrCat("entry '", printable(name), "'");

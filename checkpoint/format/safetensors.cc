@@ -45,7 +45,7 @@ SafetensorsTensor read_tensor(const std::string& name, const Json& json, std::st
 
 }  // namespace
 
-/// Expects tensors in the order of their data.
+/// Returns what is malformed in `tensors`, which must be in the order of their data; "" if nothing.
 std::string SafetensorsHeader::problem() const {
   int64_t end = 0;
   for (const SafetensorsTensor& tensor : tensors) {

@@ -30,11 +30,11 @@ struct SafetensorsTensor {
 struct SafetensorsHeader {
   static constexpr int64_t kLengthBytes = 8;
   static constexpr int64_t kMaxJsonBytes = 100'000'000;  ///< the Rust loader's bound
-  /// Data begin at a multiple of this. With the widest dtypes first each tensor is aligned to its
-  /// elements.
+  /// The data of a file begin at a multiple of this number of bytes. If the tensors with the widest
+  /// dtypes come first, each tensor is then aligned to its elements.
   static constexpr int64_t kAlignment = 64;
 
-  std::map<std::string, std::string> metadata;  ///< "__metadata__"
+  std::map<std::string, std::string> metadata;  ///< the header's field "__metadata__"
   std::vector<SafetensorsTensor> tensors;       ///< in the order of their data
 
   int64_t data_bytes() const { return tensors.empty() ? 0 : tensors.back().end; }

@@ -9,13 +9,14 @@ namespace tessera::internal {
 
 // Names in the directory of a run:
 //   lock                               held by the job that saves here
-//   lock.held                          replaces it if files have no locks (PosixFileSystem)
+//   lock.held                          replaces "lock" if the file system has no locks
+//   probe-<nonce>                      a short-lived test that files can be written and seen here
 //   step-100/                          a committed step
 //     manifest.json
 //     rank-00000-of-00004.safetensors
 //   step-120.tmp-<nonce>/              a step being written, or left by a job that died
 //   step-80.trash-<nonce>/             a step being deleted
-//   step-60.damaged-<nonce>/           a step that was set aside; also .replaced-<nonce>
+//   step-60.damaged-<nonce>/           a step that was set aside; also "step-60.replaced-<nonce>"
 
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kLockName = "lock";
@@ -31,7 +32,8 @@ std::string rank_file_name(int64_t rank, int64_t world);
 /// Returns the step number in `name`; nothing if `name` is not exactly the name of a committed
 /// step's directory.
 std::optional<int64_t> step_of(std::string_view name);
-/// Returns the mark in a marked_step_name(), "" for a step_name(); nothing if `name` is neither.
+/// Returns the mark if `name` is a marked_step_name(), "" if it is a step_name(), otherwise
+/// nothing.
 std::optional<std::string_view> step_mark_of(std::string_view name);
 
 /// Draws 32 random hexadecimal digits, which identify the files of one save.

@@ -118,7 +118,7 @@ std::string shard_problem(const SafetensorsHeader& header, int64_t header_bytes,
   const ShardIdentity identity{
       .nonce = manifest.nonce, .step = manifest.step, .rank = rank, .world = manifest.world};
   for (const auto& [key, expected] : shard_metadata(identity, {})) {
-    if (key == kEntriesKey) continue;  // for readers without a manifest
+    if (key == kEntriesKey) continue;  // not compared: it is for readers without a manifest
     const auto found = header.metadata.find(key);
     const std::string got = found == header.metadata.end() ? "nothing" : found->second;
     if (got == expected) continue;

@@ -23,7 +23,8 @@ struct ShardSummary {
   ManifestFile file;
   std::map<std::string, ManifestEntry> entries;  ///< with this rank's pieces only
 
-  /// Converts to text, to be sent to rank 0, and back. InvalidArgument if `text` is malformed.
+  /// to_text() returns the summary as text, to be sent to rank 0. from_text() reverses it;
+  /// InvalidArgument if `text` is malformed.
   absl::StatusOr<std::string> to_text() const;
   static absl::StatusOr<ShardSummary> from_text(std::string_view text);
 
@@ -40,18 +41,19 @@ class ShardWriter {
                                                              const std::string& directory,
                                                              ShardLayout layout);
 
-  /// Writes the next values: `bytes` of elements of `entry` from `begin` on. Pieces must come in
-  /// the layout's order, each in one or more calls. InvalidArgument if other values should come
-  /// next.
+  /// Writes the next values: `bytes` are the values of the elements of `entry` from element `begin`
+  /// on. Pieces must come in the layout's order, each in one or more calls. InvalidArgument if
+  /// other values should come next.
   absl::Status add(std::string_view entry, int64_t begin, std::string_view bytes);
 
-  /// After all values: fsyncs and closes the file.
+  /// Must be called after all values. Fsyncs and closes the file.
   absl::StatusOr<ShardSummary> finish();
 
  private:
   ShardWriter(ShardLayout layout, std::unique_ptr<WritableFile> file);
 
-  /// Expects the values of piece `piece` next, or of the first one after it that has any.
+  /// Makes add() expect the values of piece number `piece` next, or of the first piece after it
+  /// that has values.
   void begin_piece(size_t piece);
   absl::Status check_next(std::string_view entry, int64_t begin, std::string_view bytes) const;
   absl::Status put(std::string_view bytes);

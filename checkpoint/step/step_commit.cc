@@ -10,7 +10,7 @@
 namespace tessera::internal {
 namespace {
 
-/// Adds a rank's pieces to those of lower ranks.
+/// Adds a rank's file and pieces to `manifest`, which has those of all lower ranks already.
 absl::Status add_summary(Manifest& manifest, ShardSummary summary) {
   if (summary.nonce != manifest.nonce || summary.step != manifest.step) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -33,7 +33,7 @@ absl::Status add_summary(Manifest& manifest, ShardSummary summary) {
   return absl::OkStatus();
 }
 
-/// Checks that rank 0 sees all ranks' files.
+/// Checks on rank 0 that it sees every rank's file in its full length.
 absl::Status check_files(FileSystem& files, const std::string& path, const Manifest& manifest) {
   for (const ManifestFile& file : manifest.files) {
     const std::string name = join_path(path, file.name);
@@ -85,7 +85,8 @@ absl::StatusOr<bool> is_step(ReadableFileSystem& files, const std::string& path)
 absl::Status move_step(FileSystem& files, const std::string& from, const std::string& to) {
   if (from == to) return absl::OkStatus();
   if (files.can_rename()) return files.rename(from, to);
-  absl::Status status = copy_tree(files, from, to);  // downwards: "rank-...", then "manifest.json"
+  // Copies in descending order of names, so "manifest.json" comes after the ranks' files.
+  absl::Status status = copy_tree(files, from, to);
   return status.ok() ? remove_step(files, from) : status;
 }
 
@@ -141,8 +142,8 @@ absl::Status commit_step(FileSystem& files, const std::string& directory,
   if (status.ok()) status = files.sync_directory(path);
   if (status.ok()) status = move_step(files, path, committed);
   if (!status.ok()) {
-    // In an object store, if another job has committed the step first, all files belong to that
-    // job.
+    // In an object store, AlreadyExists means that another job has committed the step first. All
+    // files then belong to that job and must stay.
     if (path == committed && absl::IsAlreadyExists(status)) return status;
     const absl::Status removal =
         path == committed ? remove_step(files, path) : remove_tree(files, path);
@@ -164,7 +165,8 @@ absl::Status abandon_step(FileSystem& files, const std::string& directory, int64
   if (!files.can_rename()) {
     const auto is_there = is_step(files, path);
     if (!is_there.ok()) return is_there.status();
-    if (*is_there) return absl::OkStatus();  // another job has committed it
+    // Another job has committed the step, so the files belong to that job.
+    if (*is_there) return absl::OkStatus();
   }
   return remove_tree(files, path);
 }

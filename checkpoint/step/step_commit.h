@@ -41,17 +41,18 @@ std::string commit_marker(const ReadableFileSystem& files, const std::string& pa
 /// rename the name alone decides, and nothing is read.
 absl::StatusOr<bool> is_step(ReadableFileSystem& files, const std::string& path);
 
-/// Renames the step `from` to `to`. Without rename it copies the step first, the manifest last, so
-/// that the step is whole under one name at any time; on an error both may exist. Damaged files
-/// that cannot be read are left out and named on stderr, because they must not keep the old name in
-/// use. Does nothing if the names are equal (marked_path()).
+/// Renames the step `from` to `to`. Without rename, copies all files, the manifest last, and then
+/// removes `from`. So at any time the step is whole under at least one of the names; on an error it
+/// may be under both. Damaged files that cannot be read are left out and named on stderr: if they
+/// were an error, the step would keep its old name for ever. Does nothing if the names are equal
+/// (marked_path()).
 absl::Status move_step(FileSystem& files, const std::string& from, const std::string& to);
-/// Removes the step `path`, whole or not. Removes the manifest first, and nothing else if that
-/// fails. No error if nothing exists.
+/// Removes the step `path`, whether it is whole or not. Removes the manifest first; if that fails,
+/// removes nothing else. No error if nothing exists.
 absl::Status remove_step(FileSystem& files, const std::string& path);
 
 /// Begins step `step` in the directory of a run: makes the temporary directory for the ranks' files
-/// and gives its path. Only one rank calls this, and tells the other ranks `nonce`. AlreadyExists
+/// and returns its path. Only one rank calls this, and tells the other ranks `nonce`. AlreadyExists
 /// if the step exists.
 absl::StatusOr<std::string> begin_step(FileSystem& files, const std::string& directory,
                                        int64_t step, const std::string& nonce);
@@ -64,8 +65,8 @@ absl::StatusOr<Manifest> make_manifest(Manifest head, std::vector<ShardSummary> 
 /// Commits a step that begin_step() began and whose files are written (Note [Commit]). On an error
 /// removes what was written, so that no step `manifest.step` exists, with two exceptions, which the
 /// message reports. If the last fsync fails, the step is whole and in its place, but may be gone
-/// after a power failure. If an object store has put the manifest although it reported failure, and
-/// then does not remove it, the step may be whole.
+/// after a power failure. If an object store puts the manifest but reports failure, and then fails
+/// to remove the manifest, the step may be whole.
 absl::Status commit_step(FileSystem& files, const std::string& directory, const Manifest& manifest);
 
 /// Gives up a step that begin_step() began, and removes its files.

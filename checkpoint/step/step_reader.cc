@@ -16,7 +16,7 @@
 namespace tessera::internal {
 namespace {
 
-constexpr size_t kMaxOpenFiles = 16;  // each with a block in memory
+constexpr size_t kMaxOpenFiles = 16;  // the most files open at a time; each has a block in memory
 
 const char* kind_name(FileEntry::Kind kind) {
   switch (kind) {

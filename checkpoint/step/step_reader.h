@@ -23,15 +23,15 @@ namespace tessera::internal {
 class StepReader {
  public:
   /// Opens the step `path`, "<directory of the run>/step-<N>": verifies the manifest and that the
-  /// directory has the manifest's files, each a regular file of its length and with a header of
-  /// this save. Values are verified when they are read. `files` must outlive this.
+  /// directory has the manifest's files, each a regular file that has the listed length and a
+  /// header of this save. Values are verified when they are read. `files` must outlive this.
   static absl::StatusOr<std::unique_ptr<StepReader>> open(ReadableFileSystem& files,
                                                           const std::string& path);
 
   const std::string& path() const { return path_; }
   const Manifest& manifest() const { return manifest_; }
-  /// Lists up to 5 names in the directory that do not belong to the step, "'eval.json', '.nfs01'";
-  /// "" if there are none. Their files are not read.
+  /// Returns the names of up to 5 files in the directory that are not the step's, such as
+  /// "'eval.json', '.nfs01'"; "" if there are none. Does not read these files.
   std::string strays_text() const;
 
   /// Fills `to` with elements of the entry `name` from `begin` on, in the entry's memory order.
@@ -61,7 +61,7 @@ class StepReader {
 
   ReadableFileSystem& files_;
   const std::string path_;
-  const std::unique_ptr<FileLock> lock_;  // null where files have no locks
+  const std::unique_ptr<FileLock> lock_;  // null if the file system has no locks
   Manifest manifest_;
   std::vector<std::string> strays_;
   std::map<int64_t, OpenFile> open_files_;

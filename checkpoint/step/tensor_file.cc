@@ -27,7 +27,7 @@ absl::StatusOr<std::string> bytes_at(ReadableFile& file, int64_t offset, int64_t
   return text;
 }
 
-/// Resolves symbolic links: model hubs keep files under other names and link to them.
+/// Resolves symbolic links, because model hubs keep files under other names and link to them.
 std::string resolved(const std::string& path) {
   std::error_code error;
   const std::filesystem::path real = std::filesystem::canonical(path, error);
@@ -110,7 +110,7 @@ absl::StatusOr<std::vector<TensorFile>> TensorFile::open_all(FileSystem& files,
   }
   const auto file_of = read_index(files, path);
   if (!file_of.ok()) return problem_in(path, file_of.status());
-  std::map<std::string, size_t> place_of;  // by name
+  std::map<std::string, size_t> place_of;  // by file name: index in `opened`
   std::vector<std::set<std::string_view>> names_in;
   for (const auto& [tensor, name] : *file_of) {
     const auto [place, is_new] = place_of.try_emplace(name, opened.size());

@@ -30,7 +30,8 @@ class TensorFile {
   const SafetensorsHeader& header() const { return header_; }
 
   /// Returns a line that distinguishes this file from another one of the same name: the file's
-  /// length, and a checksum of a sample that includes the beginning. Reads at most 192 KiB.
+  /// length, and a checksum of three samples of its bytes: from the beginning, the middle and the
+  /// end. Reads at most 192 KiB.
   absl::StatusOr<std::string> fingerprint() const;
 
   /// Fills `to` with the bytes of `tensor`, which is in header(), from the tensor's byte `offset`

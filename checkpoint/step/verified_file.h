@@ -22,8 +22,8 @@ class VerifiedFile {
   VerifiedFile(std::unique_ptr<ReadableFile> file, std::string path,
                const ManifestFile& description);
 
-  /// Fills `to` with the bytes from `offset` on; the range lies within the file. DataLoss names the
-  /// file and the first damaged block; `to` may be partly filled with bad bytes then.
+  /// Fills `to` with the bytes from `offset` on, which must all lie within the file. DataLoss names
+  /// the file and the first damaged block; `to` may be partly filled with bad bytes then.
   absl::Status read(int64_t offset, absl::Span<char> to);
   /// Reads and verifies block `index`, without returning it.
   absl::Status verify_block(int64_t index);

@@ -22,11 +22,11 @@ namespace tessera::internal {
 
 // Note [Access observer]
 // LibTorch calls a global RecordFunction callback at the start and the end of every operator, on
-// the thread that runs it, with the operator's inputs. The callback makes a parameter's memory
-// ready and releases it. This works for any model, in forward, backward and recomputation, for
-// TorchScript and for operators inside at::parallel_for, because all of them use the dispatcher. An
-// access that bypasses the dispatcher (a raw pointer, a fused kernel, RecordFunctionGuard(false))
-// throws: Note [Throwing storage].
+// the thread that runs it, with the operator's inputs. At the start the callback makes a
+// parameter's memory ready, at the end it releases it. This works for any model, in forward,
+// backward and recomputation, for TorchScript and for operators inside at::parallel_for, because
+// all of them use the dispatcher. An access that bypasses the dispatcher (a raw pointer, a fused
+// kernel, RecordFunctionGuard(false)) throws: Note [Throwing storage].
 //
 // An operator's pins last until its end callback, so operators nested in it cannot free memory that
 // it uses. Every operator reads the set of watched storages, which changes rarely. So each thread
@@ -35,18 +35,18 @@ namespace tessera::internal {
 // observer may be destroyed while other threads are between lookup and pin, or between start and
 // end.
 //
-// Operators that read no parameter are observed too, and for a unit that is whole an access is only
-// counted, so the cost per operator is kept small: a thread's cache of operators takes one
-// comparison, a filter rejects most storages that are not watched, and pins reuse memory of the
-// thread. Most of the cost is LibTorch's (boxing the inputs, calling back), and only
-// at::disableCallback would save it. The callback stays enabled even while every unit is whole,
-// because it also detects writes outside modify_parameters(), which version counters do not always
-// show (a write through .data leaves them unchanged).
+// The callback also runs for operators that read no parameter, and for a unit that is whole it only
+// counts the access. So it must cost little: a thread's cache of operators takes one comparison, a
+// filter rejects most storages that are not watched, and pins reuse memory of the thread. Most of
+// the cost is LibTorch's (boxing the inputs, calling back), and only at::disableCallback would save
+// it. The callback stays enabled even while every unit is whole, because it also detects writes
+// outside modify_parameters(), which version counters do not always show (a write through .data
+// leaves them unchanged).
 
 namespace {
 
-/// Finds the target of a storage. Fast if there is no target, because most inputs are not
-/// parameters.
+/// Finds the target of a storage. Fast for storages that have no target, because most inputs are
+/// not parameters.
 class Targets {
  public:
   explicit Targets(size_t count)
@@ -71,7 +71,9 @@ class Targets {
   bool empty() const { return map_.empty() || !origin_.is_here(); }
 
  private:
-  // At most one in sixteen storages passes the filter by chance.
+  // The filter has at least kPlacesPerStorage bits for each watched storage, and at least
+  // 2^kFewestPlacesLog2 bits. So at most one in sixteen of the storages that are not watched passes
+  // it by chance.
   static constexpr size_t kPlacesPerStorage = 16;
   static constexpr int kFewestPlacesLog2 = 12;
 
@@ -92,12 +94,15 @@ class Targets {
 struct OperatorTraits {
   static constexpr uint8_t kAlways = 255;
 
-  bool makes_views = false;     // and the operator itself reads nothing
-  uint64_t written_inputs = 0;  // a bit per argument; arguments past the 63rd count as read
+  bool makes_views = false;     // all results are views, and the operator itself reads nothing
+  uint64_t written_inputs = 0;  // a bit per argument; arguments after the first 64 count as read
   uint64_t statistics = 0;      // a bit per argument that holds running statistics
-  uint8_t when = kAlways;       // statistics are written if argument number `when` is true
+  // The index of the argument that says whether the call writes statistics; kAlways: every call
+  // does.
+  uint8_t when = kAlways;
 
-  /// Returns the inputs that a call with arguments `inputs` writes, a bit per argument.
+  /// Returns which arguments an operator's call writes, a bit per argument. `inputs`: the
+  /// arguments.
   uint64_t written_by(c10::ArrayRef<const c10::IValue> inputs) const {
     if (statistics == 0) return written_inputs;
     const bool writes =
@@ -130,7 +135,7 @@ void find_statistics(const c10::FunctionSchema& schema, OperatorTraits& traits) 
       name.find("backward") != std::string::npos || name.find("functional") != std::string::npos;
   if (!gathers && (!has_condition || reads)) return;
   traits.statistics = statistics;
-  // Schemas that declare the write declare it for evaluation, too.
+  // Some schemas declare the write for every call, although evaluation does not write.
   traits.written_inputs &= ~statistics;
 }
 
@@ -150,7 +155,7 @@ OperatorTraits traits_of(const c10::FunctionSchema& schema) {
   return traits;
 }
 
-/// The operators that a thread ran last, indexed by a hash of the name's address.
+/// An operator that a thread ran lately, in a table indexed by a hash of the name's address.
 struct RecentOperator {
   const char* name = nullptr;
   OperatorTraits traits;
@@ -158,8 +163,10 @@ struct RecentOperator {
 constexpr size_t kRecentOperators = 256;
 constinit thread_local std::array<RecentOperator, kRecentOperators> recent_operators{};
 
-/// Each thread caches the traits, because LibTorch copies a schema to return it. A registered
-/// operator's name keeps its address for as long as the operator is registered.
+/// Returns the operator's traits, and stores them in `recent`. Makes them from the schema only once
+/// per thread, because LibTorch copies a schema to return it; after that they come from a cache,
+/// which finds them by the address of the name. A registered operator's name keeps its address for
+/// as long as the operator is registered.
 OperatorTraits look_up_traits(const at::RecordFunction& function, RecentOperator& recent) {
   thread_local std::unordered_map<const void*, OperatorTraits> known;
   const char* const name = function.name();
@@ -167,7 +174,9 @@ OperatorTraits look_up_traits(const at::RecordFunction& function, RecentOperator
   if (found == known.end()) {
     const auto schema = function.operator_schema();
     if (!schema.has_value()) {
-      // A user's own range, whose name may have any address, or autograd's second record of detach.
+      // A record without a schema is either autograd's second record of detach or a range that the
+      // user marks. Nothing is cached for it, because the cache finds names by address, and the
+      // address of a user's name may later hold another name.
       return {.makes_views = std::string_view(name) == "detach"};
     }
     found = known.emplace(name, traits_of(*schema)).first;
@@ -183,7 +192,7 @@ OperatorTraits traits_of(const at::RecordFunction& function) {
   return look_up_traits(function, recent);
 }
 
-/// The watched storages until the next change.
+/// An immutable copy of the set of watched storages, in use until the set changes.
 struct Snapshot {
   explicit Snapshot(size_t count) : targets(count) {}
 
@@ -215,8 +224,9 @@ class Registry {
     });
   }
 
-  /// Returns the present snapshot for the calling thread. Each thread has its own reference count:
-  /// operators increment it, and a shared count would move between the threads' caches.
+  /// Returns the present snapshot for the calling thread. Each thread has its own reference count,
+  /// because every operator increments it, and a shared count would move between the threads'
+  /// caches.
   const std::shared_ptr<const Snapshot>& now() {
     thread_local std::shared_ptr<const Snapshot> seen;
     thread_local uint64_t seen_version = 0;
@@ -256,7 +266,7 @@ class Registry {
 /// find no spare memory and allocate their own.
 struct SparePins {
   void* block = nullptr;
-  bool is_over = false;  // the thread is ending
+  bool is_over = false;  // the thread is ending, so it keeps no memory any more
 };
 constinit thread_local SparePins spare_pins{};
 

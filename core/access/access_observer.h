@@ -14,8 +14,8 @@ namespace tessera::internal {
 inline constexpr const char* kWhatHidesOperators =
     "at::clearCallbacks(), at::RecordFunctionGuard(false) or at::enableRecordFunction(false)";
 
-/// A target of observation, such as a unit: its storage must be made ready before an operator uses
-/// it. Called on the thread that runs the operator, possibly on several threads at once.
+/// Something whose storage must be made ready before an operator uses it, such as a unit. Its
+/// functions are called on the thread that runs the operator, possibly on several threads at once.
 class AccessTarget {
  public:
   virtual ~AccessTarget() = default;
@@ -25,7 +25,8 @@ class AccessTarget {
   /// Each operator holds a Pin of each of its targets while it runs.
   class Pin {
    public:
-    /// Called with the same `use` when the operator that pinned the target has ended.
+    /// Called when the operator that pinned the target has ended. `use` is what pin() was called
+    /// with.
     virtual void unpin(Use use) noexcept = 0;
 
    protected:
@@ -41,16 +42,16 @@ class AccessTarget {
 /// Observes in the whole process which storages operators read and write. Every ATen operator,
 /// nested ones included, that has a storage in `storages` among its inputs pins the storage's
 /// target while it runs. Operators that only make views (t, view, detach, ...) pin nothing.
-/// Observation lasts as long as the object; an operator on another thread that started earlier may
-/// still pin and unpin afterwards, and keeps its targets alive. While any observer lives, each
+/// Observation lasts as long as the object; an operator that another thread began before the end
+/// may still pin and unpin after it, and keeps its targets alive. While any observer lives, each
 /// operator of the process costs about 110 ns more, or about 150 with a watched input. Construction
 /// and destruction are thread-safe. Note [Access observer] in access_observer.cc.
 class AccessObserver {
  public:
   struct Watched {
-    c10::Storage storage;  // held, because a reused address would be a false hit
+    c10::Storage storage;  // held, so that no other storage gets its address
     std::shared_ptr<AccessTarget> target;
-    Origin origin = {};  // in children of fork() nothing is watched
+    Origin origin = {};  // the process that watches; children of fork() do not
   };
   explicit AccessObserver(std::vector<Watched> storages);
   ~AccessObserver();

@@ -13,7 +13,8 @@ std::atomic<bool> has_exit_begun{false};
 
 GlobalCallback::GlobalCallback(at::RecordFunctionCallback callback)
     : handle_(at::addGlobalCallback(std::move(callback))) {
-  // Registered after LibTorch's list is made, so that it runs before the list is destroyed.
+  // LibTorch has made its list of callbacks by now. So this handler, registered later, runs before
+  // the list is destroyed.
   static const int registered = std::atexit([] { has_exit_begun = true; });
   static_cast<void>(registered);
 }

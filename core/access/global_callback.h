@@ -4,8 +4,9 @@
 
 namespace tessera::internal {
 
-/// A callback that LibTorch calls in all threads, from construction to destruction. Stays installed
-/// if exit() has begun, because LibTorch's list of callbacks may be gone then. Thread-safe.
+/// A callback that LibTorch calls in all threads, from construction to destruction of this object.
+/// If exit() has begun, the destructor leaves the callback installed, because LibTorch's list of
+/// callbacks may be gone already. Thread-safe.
 class GlobalCallback {
  public:
   explicit GlobalCallback(at::RecordFunctionCallback callback);

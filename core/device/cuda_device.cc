@@ -21,12 +21,14 @@ const c10::impl::DeviceGuardImplInterface& cuda_interface() {
 
 namespace {
 
-/// Makes a device current for a scope; see Note [Current device]. Unless the device is current
-/// already, c10's own recording sets and resets the device by calls that create contexts.
+/// While it lives, `device` is the calling thread's current one; see Note [Current device]. Used
+/// for events, too: a c10::Event can switch to its device itself, but by calls that create
+/// contexts.
 class OnDevice {
  public:
   explicit OnDevice(at::Device device) {
-    // getDevice() is cheap; restoring asks the driver whether there is a context to go back to.
+    // getDevice() is cheap. The guard is not: before it restores a device, it asks the driver
+    // whether that device has a context.
     if (cuda_interface().getDevice() != device) guard_.reset_device(device);
   }
 
@@ -34,7 +36,8 @@ class OnDevice {
   c10::OptionalDeviceGuard guard_;
 };
 
-/// c10's event may be used by one thread only; here one thread may poll while another records.
+/// An event that one thread may poll while another records it. The mutex is needed because c10's
+/// event may be used by one thread at a time only.
 class CudaEvent final : public Event {
  public:
   explicit CudaEvent(at::Device device) : device_(device) { event_.emplace(device.type()); }
@@ -53,7 +56,8 @@ class CudaEvent final : public Event {
     return event_->query();
   }
 
-  // Does not hold the lock, so that other callers do not wait.
+  // Waits without the lock, so that other threads which call is_done() or record() meanwhile do not
+  // block.
   void synchronize() override {
     const OnDevice here(device_);
     event_->synchronize();

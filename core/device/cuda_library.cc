@@ -32,8 +32,8 @@ constexpr const char* kCpuLibrary = "libtorch_cpu.so";
 constexpr const char* kRemedy =
     "run cmake/bootstrap.sh --cuda, or set TESSERA_CUDA_LIBRARIES to the folder of the "
     "libtorch_cuda.so of LibTorch " TORCH_VERSION;
-// Libraries that the CUDA half opens by bare name when it needs them, and finds only beside the CPU
-// half.
+// Libraries that the CUDA half opens by their bare names when it needs them. The loader finds them
+// only beside the CPU half, so open_at() opens them beforehand if they lie elsewhere.
 constexpr const char* kOpenedLater[] = {"libcaffe2_nvrtc.so", "libtorch_cuda_linalg.so"};
 
 constexpr int kInsufficientDriver = 35;  // cudaErrorInsufficientDriver
@@ -43,7 +43,7 @@ std::string cpu_library() {
   return path_of_library(::dlopen(kCpuLibrary, RTLD_LAZY | RTLD_NOLOAD));
 }
 
-/// Returns why the loader refused to open the library at `path`.
+/// Returns the error for the library at `path`, which the loader refused for `reason`.
 std::string refusal(const std::string& path, const std::string& reason) {
   if (absl::StrContains(reason, "undefined symbol") || absl::StrContains(reason, "version `")) {
     return absl::StrCat("[cuda] library: got '", path, "', which does not fit '", cpu_library(),
@@ -54,8 +54,8 @@ std::string refusal(const std::string& path, const std::string& reason) {
                       "), expected it with all of NVIDIA's libraries that it needs; ", kRemedy);
 }
 
-/// Returns what is wrong if the CPU half beside `path` is not the one that is loaded. The loader
-/// does not notice that as long as all symbols are found.
+/// Returns an error if the CPU half beside `path` is not the one that is loaded, else "". The
+/// loader does not notice such a mismatch as long as it finds all symbols.
 std::string mismatch(const fs::path& path) {
   const fs::path loaded = cpu_library();
   const fs::path beside = path.parent_path() / kCpuLibrary;
@@ -63,7 +63,8 @@ std::string mismatch(const fs::path& path) {
   if (loaded.empty() || !fs::exists(beside, error) || fs::equivalent(beside, loaded, error)) {
     return "";
   }
-  // The CUDA half does not contain its version, but no two builds have the same size.
+  // The CUDA half does not say which version it belongs to. So compare the sizes of the two CPU
+  // halves; they differ between builds.
   const auto loaded_bytes = fs::file_size(loaded, error);
   const auto beside_bytes = fs::file_size(beside, error);
   if (error || loaded_bytes == beside_bytes) return "";
@@ -85,8 +86,8 @@ std::optional<absl::StatusOr<void*>> open_at(const fs::path& path) {
     return absl::FailedPreconditionError(refusal(path.string(), loader_error()));
   }
   if (path.parent_path() != fs::path(cpu_library()).parent_path()) {
-    // Best effort: the first library cannot be opened without a driver, and few programs need
-    // either.
+    // Ignore failures: libcaffe2_nvrtc.so cannot be opened without a driver, and few programs need
+    // any of these libraries.
     for (const char* name : kOpenedLater) {
       ::dlopen((path.parent_path() / name).c_str(), RTLD_LAZY | RTLD_LOCAL);
     }
@@ -116,8 +117,8 @@ absl::StatusOr<void*> open_anywhere() {
     return library;
   }
   const std::string reason = loader_error();
-  // The loader names the library that it did not find. Only if that is kLibrary, there was none at
-  // all.
+  // The loader's message begins with the library that was not found. If that is kLibrary, there is
+  // no CUDA half at all; otherwise the CUDA half lacks another library.
   if (!absl::StartsWith(reason, kLibrary) ||
       !absl::StrContains(reason, "cannot open shared object")) {
     return absl::FailedPreconditionError(refusal(kLibrary, reason));
@@ -177,7 +178,7 @@ std::string problem_of_driver(void* library) {
 
 /// Returns true if LibTorch had decided that there is no CUDA before the CUDA half was loaded.
 bool came_too_late() {
-  // Checked only now, because the check itself makes LibTorch decide.
+  // Call this only after the CUDA half is loaded, because the check itself makes LibTorch decide.
   return typeid(at::detail::getCUDAHooks()) == typeid(at::CUDAHooksInterface);
 }
 

@@ -34,7 +34,7 @@ class Stream {
 
   /// Records `event`, which comes from the same device, after everything queued so far.
   virtual void record(Event& event) = 0;
-  /// Work queued from now on runs after the last recording of `event`.
+  /// Work queued from now on runs after everything that precedes the last recording of `event`.
   virtual void wait(Event& event) = 0;
   /// Queues a copy of `bytes` bytes between two places in this device's memory that do not overlap.
   /// Both must stay alive until the copy has run.
@@ -68,7 +68,8 @@ class Device {
   virtual std::shared_ptr<Stream> make_stream(Priority priority) = 0;
   virtual std::shared_ptr<Event> make_event() = 0;
   /// Makes `stream`, which comes from this device, the calling thread's current one until the
-  /// returned scope ends, on the same thread. Throws c10::Error on a device with only one stream.
+  /// returned object is destroyed. The same thread must destroy it. Throws c10::Error on a device
+  /// with only one stream.
   virtual std::shared_ptr<void> use(Stream& stream);
   /// Returns an uninitialised 1-d tensor on this device. Throws c10::Error if there is no space.
   virtual at::Tensor allocate(int64_t numel, at::ScalarType dtype) = 0;

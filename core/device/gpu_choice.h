@@ -11,8 +11,10 @@ namespace tessera::internal {
 /// How the GPU of a rank is chosen.
 struct GpuChoice {
   std::optional<int> index = {};  ///< the caller's choice
-  int local_rank = 0;             ///< gives the index if the caller chose none
-  /// kShared: several ranks may share a GPU, so local ranks are taken modulo the number of GPUs.
+  /// The rank's number on its host, which gives the index if the caller chose none.
+  int local_rank = 0;
+  /// kOwn: each rank needs a GPU of its own. kShared: several ranks may share one, so local ranks
+  /// are taken modulo the number of GPUs.
   enum class Use : uint8_t { kOwn, kShared } use = Use::kOwn;
 };
 

@@ -20,7 +20,8 @@
 namespace tessera::internal {
 namespace {
 
-/// Makes work that is queued on `later` from now on run after the work already queued on `earlier`.
+/// From now on, work that is queued on `later` runs only after the work that was queued on
+/// `earlier` before this call.
 void order(const c10::Stream& earlier, const c10::Stream& later) {
   if (earlier == later) return;
   c10::Event event(c10::DeviceType::CUDA);
@@ -38,7 +39,8 @@ class ModuleGraph final : public Graph {
                 "', expected a graph; build Tessera with the CUDA Toolkit of LibTorch's CUDA");
   }
 
-  // Destroys the graph first, because it ends its capture on the current stream.
+  // Destroys the graph before leave() restores the caller's stream, because destroying it ends a
+  // capture that is still under way, and that must happen on stream().
   ~ModuleGraph() override {
     api_->destroy(graph_);
     try {
@@ -133,7 +135,7 @@ std::unique_ptr<Graph> make_graph_beside(const Graph& other) {
 }
 
 bool is_capturing() {
-  using Ask = int(void* stream, int* status);  // a function of the CUDA runtime
+  using Ask = int(void* stream, int* status);  // the type of cudaStreamIsCapturing()
   static std::atomic<Ask*> found = nullptr;
 
   if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return false;
@@ -144,7 +146,8 @@ bool is_capturing() {
     if (ask == nullptr) return false;
     found.store(ask, std::memory_order_relaxed);
   }
-  // The query would make a context; without a context nothing is being captured.
+  // Do not query a device without a context: the query would make one, and nothing is being
+  // captured there.
   const c10::Device device = cuda_interface().getDevice();
   if (!at::detail::getCUDAHooks().hasPrimaryContext(device.index())) return false;
   int status = 0;

@@ -16,10 +16,10 @@ namespace tessera::internal {
 /// A graph holds kernels and the addresses that they use. What the CPU computes, decides or prints
 /// happens once, during the capture. Tensors from before the capture are read and written at their
 /// addresses and must stay alive: copy inputs into the same tensors before each replay. Tensors
-/// made during the capture are undefined before the first replay; after a replay they hold its
-/// results. Their memory lives as long as the graph or any of these tensors. The code must have run
-/// a few times before, on stream(), so that libraries have made their handles and chosen their
-/// kernels.
+/// made during the capture have undefined contents before the first replay; after a replay they
+/// hold its results. Their memory lives as long as the graph or any of these tensors. The code must
+/// have run a few times before, on stream(), so that libraries have made their handles and chosen
+/// their kernels.
 ///
 /// Note [Backward in a capture]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~
@@ -30,8 +30,8 @@ namespace tessera::internal {
 /// a c10::StreamGuard. Nodes made on the default stream make the capture fail.
 class Graph {
  public:
-  /// Never throws and never blocks. Abandons a capture that has not ended; then the thread that
-  /// began the capture must call it. Replays that were queued still run.
+  /// Never throws and never blocks. Abandons a capture that has not ended; in that case the thread
+  /// that began the capture must destroy the graph. Replays that were queued still run.
   virtual ~Graph() = default;
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
@@ -40,11 +40,11 @@ class Graph {
   /// one.
   virtual c10::Stream stream() const = 0;
 
-  /// Local, non-blocking. Makes stream() the calling thread's current stream, ordered after the
-  /// work in the present one, and starts the capture. Until end(), work that is queued on stream(),
-  /// or on streams that wait for it, is recorded and does not run. A call that has to wait for the
-  /// device (item(), a copy to memory that is not pinned, a synchronisation) throws, and then end()
-  /// throws too.
+  /// Local, non-blocking. Makes stream() the calling thread's current stream, which waits for the
+  /// work in the stream that was current before, and starts the capture. Until end(), work that is
+  /// queued on stream(), or on streams that wait for it, is recorded and does not run. A call that
+  /// has to wait for the device (item(), a copy to memory that is not pinned, a synchronisation)
+  /// throws, and then end() throws too.
   ///
   /// Throws c10::Error if this graph was captured already, or the current stream is being captured.
   virtual void begin() = 0;
@@ -74,14 +74,14 @@ std::unique_ptr<Graph> make_graph(at::Device device);
 
 /// Local. Makes a graph on the same device and stream as `other`, from the same memory; `other` may
 /// be destroyed first. Two graphs that never run at once then need only the memory of the larger
-/// one. A replay of either graph overwrites tensors that the other one made and nothing refers to
-/// any more. Throws c10::Error like make_graph().
+/// one. Once nothing refers to a tensor that was made in the capture of one graph, replays of the
+/// other graph may overwrite its memory. Throws c10::Error like make_graph().
 std::unique_ptr<Graph> make_graph_beside(const Graph& other);
 
 /// Local, never blocks; any thread, including LibTorch's backward threads. Returns true if work
-/// that the calling thread's operators queue now is captured instead of run: a Graph or other code
-/// is capturing the current stream of the current device. False without LibTorch's CUDA half. Costs
-/// a call of the CUDA runtime.
+/// that the calling thread's operators queue now is captured instead of run, because a Graph or
+/// other code is capturing the current stream of the current device. False without LibTorch's CUDA
+/// half. Costs a call of the CUDA runtime.
 bool is_capturing();
 
 }  // namespace tessera::internal

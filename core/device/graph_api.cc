@@ -28,7 +28,8 @@ constexpr ModuleLibrary kModule = {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const GraphApi>> load_graph_api(const EnvironmentLookup& lookup) {
-  // Otherwise the loader would load some libtorch_cuda.so for the module, bypassing our checks.
+  // If LibTorch's CUDA half is not loaded yet, opening the module would make the loader load
+  // whichever libtorch_cuda.so it finds, without the checks that load_cuda_library() makes.
   if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) {
     return absl::FailedPreconditionError(
         "[graph] module: got a process without LibTorch's CUDA half, expected it; call"
@@ -43,7 +44,8 @@ absl::StatusOr<std::shared_ptr<const GraphApi>> load_graph_api(const Environment
   entries.require(api->interface_version, "tessera_cuda_graph_interface_version");
   entries.require(api->torch_version, "tessera_cuda_graph_torch_version");
   if (api->interface_version != nullptr) {
-    // A module of another version may lack entry points too, and its version explains why.
+    // Check the version before missing entry points are reported: another version may be the reason
+    // why they are missing.
     const int version = api->interface_version();
     if (version != cuda_graph::kInterfaceVersion) {
       return other_interface(kModule, api->path, version, cuda_graph::kInterfaceVersion);

@@ -25,13 +25,12 @@ struct GraphApi {
   decltype(&cuda_graph::tessera_cuda_graph_destroy) destroy;
 };
 
-/// Local. Opens the module, which takes at::cuda::CUDAGraph from LibTorch's CUDA half; load that
-/// first (load_cuda_library()). Looks for the module in this order: the path in
-/// TESSERA_CUDA_GRAPH_MODULE, if it is set, and nowhere else; beside the program and in ../lib and
-/// ../lib64 from there (build trees and installed prefixes); where the loader looks. The error says
-/// what was looked for, where, and what to do: if there is no module, if LibTorch's CUDA half is
-/// not loaded, if the module lacks entry points (all of them are listed), and if it was built for
-/// another version of this library or of LibTorch.
+/// Local. Opens the module. It takes at::cuda::CUDAGraph from LibTorch's CUDA half, so load that
+/// first (load_cuda_library()). If TESSERA_CUDA_GRAPH_MODULE is set, opens that path and looks
+/// nowhere else. Otherwise looks where open_module() does. Returns an error if there is no module,
+/// if LibTorch's CUDA half is not loaded, if the module lacks entry points (the error lists all of
+/// them), or if it was built for another version of this library or of LibTorch. The error says
+/// what was looked for, where, and what to do.
 absl::StatusOr<std::shared_ptr<const GraphApi>> load_graph_api(
     const EnvironmentLookup& lookup = process_environment);
 

@@ -30,18 +30,19 @@ namespace tessera::internal {
 // see a thread_local, but autograd propagates the thread-local RecordFunction callbacks of the
 // calling thread to them. So we mark the thread by a callback that never runs; its handle
 // identifies the caller of backward. (ThreadLocalDebugInfo is propagated too, but it is a stack:
-// our entry would lie on top of a profiler's, which pops its own, and our entry is lost with the
-// guard inside which it was pushed.) Some guards restore all callbacks of a thread; for code that
-// then runs on the rank's own thread there is a thread_local as well. at::launch also propagates
-// the mark, to threads that may call backward themselves, on other models. So only a rank's own
-// thread and autograd's device threads, which are recognised by name, begin a backward of the rank.
+// our entry could lie on top of a profiler's when the profiler pops its entry, and our entry is
+// lost when the guard inside which it was pushed ends.) Some guards restore all callbacks of a
+// thread and so remove the mark; therefore the rank's own thread also finds its slot through a
+// thread_local. at::launch propagates the mark, too, to threads that may call backward themselves,
+// on other models. So only a rank's own thread and autograd's device threads, which are recognised
+// by name, begin a backward of the rank.
 
 namespace {
 
-/// Never runs; see above.
+/// The callback that marks a thread; see Note [End of backward]. It never runs.
 std::unique_ptr<at::ObserverContext> mark(const at::RecordFunction&) { return nullptr; }
 
-/// A scope in which the library runs no operators.
+/// A RecordFunction scope that does not occur in training, so that mark() is never called.
 constexpr auto kNoScope = at::RecordScope::LITE_INTERPRETER;
 
 }  // namespace
@@ -49,7 +50,8 @@ constexpr auto kNoScope = at::RecordScope::LITE_INTERPRETER;
 /// State of a rank's thread: its listeners, and whether a callback is queued for this backward.
 struct BackwardWatch::Slot : std::enable_shared_from_this<Slot> {
   std::vector<BackwardListener*> listeners;
-  // Autograd's threads synchronise by a lock in LibTorch, which the thread sanitizer does not see.
+  // Atomic because is_backward_running() may come from any thread. (Autograd's threads synchronise
+  // by a lock in LibTorch, which the thread sanitizer does not see.)
   std::atomic<bool> armed = false;
 };
 
@@ -116,13 +118,14 @@ struct BackwardWatch::Observer {
     return nullptr;
   }
 
-  /// Returns the slot of the thread for which the present code runs; null if it has none.
+  /// Returns the slot of the rank for which the calling thread works; null if there is none.
   static Slot* current_slot() {
     Slot* const own = own_slot().get();
     return own != nullptr ? own : marked_slot();
   }
 
-  /// Returns the slot of the thread that called the backward that begins here; null if none.
+  /// Called where a backward begins. Returns the slot of the thread that called backward; null if
+  /// that thread has no slot.
   static Slot* slot_of_caller() {
     thread_local const bool is_autograds = c10::getThreadName().starts_with("pt_autograd_");
     return is_autograds ? current_slot() : own_slot().get();

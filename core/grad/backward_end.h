@@ -4,8 +4,8 @@
 
 namespace tessera::internal {
 
-/// Called when an outermost backward on the listener's thread has ended. Note [End of backward] in
-/// backward_end.cc says how that is detected.
+/// Is told when an outermost backward on the listener's thread has ended or failed. Note [End of
+/// backward] in backward_end.cc says how that is detected.
 class BackwardListener {
  public:
   virtual ~BackwardListener() = default;
@@ -29,7 +29,8 @@ class BackwardWatch {
   BackwardWatch(const BackwardWatch&) = delete;
   BackwardWatch& operator=(const BackwardWatch&) = delete;
 
-  /// Sets the listener that is notified until the watch is destroyed; null: none.
+  /// From now on, until the next tell() or the watch is destroyed, notifies `listener`, or nobody
+  /// if it is null.
   void tell(BackwardListener* listener);
 
   /// Returns true inside a backward that will report its end to this watch's listener. If it is

@@ -8,8 +8,8 @@
 
 namespace tessera::internal {
 
-/// Connects the hooks with the sink. Outlives the GradientHook while a graph still holds the node;
-/// `sink` is null from then on.
+/// Connects the hooks with the sink. An autograd graph may keep the AccumulateGrad node, and so the
+/// pre-hook and this object, after the GradientHook is destroyed; `sink` is null from then on.
 struct GradientHook::Target {
   size_t index;
   GradientSink* sink;

@@ -33,7 +33,8 @@ class GradientHook {
   GradientHook(const GradientHook&) = delete;
   GradientHook& operator=(const GradientHook&) = delete;
 
-  /// Returns true if an engine or other code uses `parameter`'s only post-accumulate hook.
+  /// Returns true if `parameter` already has a post-accumulate hook, set by an engine or other
+  /// code. A parameter can have only one.
   static bool is_taken(const at::Tensor& parameter);
 
  private:
@@ -41,8 +42,8 @@ class GradientHook {
 
   at::Tensor parameter_;
   std::shared_ptr<Target> target_;
-  /// Autograd holds the node weakly; without this reference the pre-hook would be lost between
-  /// steps.
+  /// The parameter's AccumulateGrad node. Autograd holds it weakly; without this reference the
+  /// pre-hook would be lost between steps.
   std::shared_ptr<void> accumulator_;
 };
 

@@ -8,7 +8,8 @@
 namespace tessera::internal {
 namespace {
 
-// Lock-free and static, because signal handlers use it.
+// How often each signal has come, and a semaphore that each arrival posts. They are lock-free and
+// static, because signal handlers use them.
 constinit std::array<std::atomic<int>, NSIG> arrivals = {};
 sem_t arrival;
 
@@ -26,7 +27,7 @@ CaughtSignals::CaughtSignals() {
   for (const int signal : kEnding) take_over(signal, all);
   for (const int signal : kPassedOn) take_over(signal, all);
   take_over(SIGCHLD, all);
-  // If all threads block the signals, no handler would ever run.
+  // Unblock the signals here, because if all threads blocked them, no handler would ever run.
   ::pthread_sigmask(SIG_UNBLOCK, &all, &mask_before_);
 }
 
@@ -55,7 +56,8 @@ bool CaughtSignals::has_come(int signal) const {
 void CaughtSignals::take_over(int signal, sigset_t& all) {
   struct sigaction before = {};
   ::sigaction(signal, nullptr, &before);
-  // If SIGCHLD is ignored, the kernel discards how children ended, so catch it anyway.
+  // Signals that the process ignores stay ignored. SIGCHLD is caught even then, because while it is
+  // ignored, the kernel discards how children ended.
   if (before.sa_handler == SIG_IGN && signal != SIGCHLD) return;
   struct sigaction action = {};
   action.sa_handler = count_arrival;

@@ -10,17 +10,17 @@
 
 namespace tessera::internal {
 
-/// While an object lives, counts the signals that concern a launch instead of taking their previous
-/// action: those that end a job, those that are passed on, and SIGCHLD. Ignored signals stay
-/// ignored, as under nohup. One object at a time; other threads may leave the signals unblocked.
-/// Uses no descriptor, because a handler in another thread could write to it after its number has
-/// been reused.
+/// While an object lives, it counts the signals that end a job, the signals that are passed on to
+/// ranks, and SIGCHLD. The previous actions of these signals do not run. Ignored signals other than
+/// SIGCHLD stay ignored, as under nohup. One object at a time; other threads may leave the signals
+/// unblocked. Uses no descriptor, because a handler in another thread could write to it after its
+/// number has been reused.
 class CaughtSignals {
  public:
   static constexpr std::array kEnding = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
   static constexpr std::array kPassedOn = {SIGUSR1, SIGUSR2};
 
-  /// Local. Unblocks these signals in the calling thread until destruction.
+  /// Local. Catches the signals, and unblocks them in the calling thread, until destruction.
   CaughtSignals();
   /// Restores the previous actions and the calling thread's signal mask.
   ~CaughtSignals();

@@ -19,7 +19,7 @@ class ExitStatus {
   bool is_by_launcher(int passed_on) const;
   /// Returns the exit code, or 128 + signal.
   int exit_code() const;
-  /// Returns "exited with code 3" or "died of signal 9 (SIGKILL)".
+  /// Returns text such as "exited with code 3" or "died of signal 9 (SIGKILL)".
   std::string describe() const;
 
  private:

@@ -16,14 +16,14 @@
 namespace tessera::internal {
 namespace {
 
-/// How long ranks may take to report which call they waited in, and how long the rank that they
-/// blame may take to end.
+/// The time that ranks get to report which call they waited in. The rank that they blame gets the
+/// same time to end.
 constexpr std::chrono::milliseconds kTimeToReport(3000);
 
 /// How shown_message() shows an incomplete character.
 constexpr std::string_view kIncomplete = "\ufffd";
 
-/// Returns true if `text` ends with a beginning of `message`: as a whole, or after a colon.
+/// Returns true if `text`, or what follows one of its colons, is the beginning of `message`.
 bool ends_with_begin_of(std::string_view message, std::string_view text) {
   constexpr std::string_view kColon = ": ";
   while (!text.empty() && !message.starts_with(text)) {
@@ -80,7 +80,7 @@ std::vector<std::string> Failures::name_first(const Ranks& ranks, bool may_wait)
     if (!culprit.exit_status() && may_wait && Clock::now() < *report_deadline_) return {};
     first = failure_of(culprit, shown_message(note->text));
     first.is_cut_off = note->text.size() == JobPage::kLongestNote_bytes;
-    // The cut may be within a character.
+    // If the cut has split a character, remove what is left of it.
     if (first.is_cut_off && first.text.ends_with(kIncomplete)) {
       first.text.erase(first.text.size() - kIncomplete.size());
     }

@@ -24,14 +24,14 @@ struct RankFailure {
   std::string text;                       ///< printable note about its failure; may be empty
   int64_t step = 0;                       ///< number of steps it had trained; 0: not known
   bool has_trained = false;               ///< it has trained a step since it was started
-  std::string silence = {};               ///< why it counts as frozen; "": it does not
-  std::string activity = {};              ///< its activity when named, if it still ran
-  bool is_cut_off = false;                ///< `text` is the beginning of a longer one
+  std::string silence = {};               ///< why it counts as frozen; "": not frozen
+  std::string activity = {};  ///< what it was doing when name_first() named it; may be ""
+  bool is_cut_off = false;    ///< `text` is the beginning of a longer one
 };
 
-/// The failures of a job, and which of them came first. That is the first failure that the launcher
-/// saw, unless ranks have noted an earlier one in the job's page: the rank that failed first may
-/// take longer to end than the ranks that fail because of it.
+/// The failures of a job, and which of them came first. The first failure is the one that the
+/// launcher saw first, unless ranks have noted an earlier one in the job's page: the rank that
+/// failed first may take longer to end than the ranks that fail because of it.
 class Failures {
  public:
   using Clock = std::chrono::steady_clock;
@@ -47,26 +47,29 @@ class Failures {
   /// the first failure unless one is named already.
   void add_frozen(const RankProcess& rank, std::string silence);
 
-  /// Names the first failure, once. Returns messages about it and then about the other failures;
-  /// none if nothing has failed, or the first failure is named already. Does not block: if the rank
-  /// that caused the failure still runs, returns nothing until report_deadline(), but names the
-  /// failure at once if `may_wait` is false.
+  /// Names the first failure, and returns messages about it and then about the other failures.
+  /// Returns no messages if nothing has failed, or the first failure was named before. If
+  /// `may_wait`, also returns none while the rank that caused the failure still runs, until
+  /// report_deadline(); call this again later. Does not block.
   std::vector<std::string> name_first(const Ranks& ranks, bool may_wait);
 
   const std::optional<RankFailure>& first() const { return first_; }
-  /// Returns when the first failure is named at the latest. Until then, ranks that may be waiting
-  /// for the failed rank can report it. nullopt before any failure.
+  /// Returns the time at which the first failure is named at the latest; nullopt before any
+  /// failure. Until that time, ranks that wait for the failed rank can report that they do.
   const std::optional<Clock::time_point>& report_deadline() const { return report_deadline_; }
-  /// Returns true if a running rank may be waiting for another one.
+  /// Returns true if a rank that still runs has opened the page, so that it may yet report that it
+  /// waits for another rank.
   bool any_may_report(const Ranks& ranks) const;
 
-  /// Returns "rank 2 (pid 4711) exited with code 3: <the rank's note>".
+  /// Returns a text about `failure`, such as "rank 2 (pid 4711) exited with code 3: <the rank's
+  /// note>".
   std::string describe(const RankFailure& failure) const;
-  /// Returns the message that the rank that failed first left in its error file at `path`; "" if
-  /// there is none, or describe() already includes it, or as much of it as a note has room for.
+  /// Returns the message in `path`, the error file of the rank that failed first. Returns "" if
+  /// there is no message, or if describe() already includes it, whole or cut off at the length of a
+  /// note.
   std::string left_in(const std::string& path) const;
-  /// Returns the exit code of the rank that failed first or, if that rank did not end badly, of the
-  /// first rank that did; 0 without a failure.
+  /// Returns the exit code of the rank that failed first. If that rank has not ended badly itself,
+  /// returns the code of the first rank that has. Returns 0 without a failure.
   int exit_code() const;
 
  private:
@@ -75,7 +78,9 @@ class Failures {
   const JobPage& page_;
   const KillReasons kill_reasons_;
   std::optional<RankFailure> frozen_;
-  std::vector<RankFailure> unnamed_;  // in the order they were seen, until the first is known
+  // The failures seen so far: a frozen rank, then the others in the order in which they were seen.
+  // Empty once the first failure is named.
+  std::vector<RankFailure> unnamed_;
   std::optional<RankFailure> first_;
   std::optional<Clock::time_point> report_deadline_;
   int first_bad_exit_ = 0;

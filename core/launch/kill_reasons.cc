@@ -36,7 +36,7 @@ bool is_full(const std::string& path) {
 KillReasons::KillReasons(std::string root) : root_(std::move(root)) {
   for (const std::string& folder : control_group_folders("memory", root_)) {
     counts_.push_back({folder + "/memory.events", true, 0});
-    counts_.push_back({folder + "/memory.oom_control", true, 0});  // of version 1
+    counts_.push_back({folder + "/memory.oom_control", true, 0});  // of control groups of version 1
   }
   counts_.push_back({root_ + "/proc/vmstat", false, 0});
   for (Count& count : counts_) count.before = oom_kills_in(count.path);

@@ -12,8 +12,9 @@ class KillReasons {
   /// Reads the present counts. `root` is prepended to all paths; tests put a made-up tree there.
   explicit KillReasons(std::string root = "");
 
-  /// Returns what has happened since construction that may explain why a process died of `signal`,
-  /// with the remedy, such as "the kernel has killed ..."; "" if nothing does.
+  /// Returns a possible reason why a process died of `signal`, with the remedy: the kernel has
+  /// killed processes for lack of memory since construction, CPU time is limited, or /dev/shm is
+  /// full. Returns "" if there is no such reason.
   std::string hint(int signal) const;
 
  private:

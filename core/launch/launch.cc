@@ -26,7 +26,7 @@ namespace tessera {
 namespace internal {
 namespace {
 
-/// Set in ranks to the pid of the launcher.
+/// The environment variable in which launch() tells its ranks the pid of the launcher.
 constexpr const char* kLauncherPid = "TESSERA_LAUNCHER_PID";
 
 /// Returns true if a launcher, or launch() in another process, has made this process a rank.
@@ -59,7 +59,8 @@ int run_rank(const char* program, const std::function<int()>& fn) {
               "return from main() what the first one returns");
   if (process_environment(kLauncherPid)) LaunchedRank::note_arrival();
   const char* const slash = ::strrchr(program, '/');
-  ::prctl(PR_SET_NAME, slash == nullptr ? program : slash + 1);  // exec has named it "exe"
+  // The name is "exe" so far, because the launcher has executed /proc/self/exe.
+  ::prctl(PR_SET_NAME, slash == nullptr ? program : slash + 1);
   return record_errors(fn);
 }
 

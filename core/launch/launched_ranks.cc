@@ -23,9 +23,11 @@
 namespace tessera::internal {
 namespace {
 
-/// Some shells send one request twice: to the process and to its group.
+/// Signals to end that come within this time after the first count as one request, because some
+/// shells send a signal both to the process and to its group.
 constexpr std::chrono::milliseconds kOneRequest(250);
-/// The kernel ends a killed process almost at once, unless a device holds it.
+/// How long to wait until ranks that were sent SIGKILL have ended. The kernel ends a killed process
+/// almost at once, unless a device holds it.
 constexpr std::chrono::seconds kTimeToDie(10);
 
 template <typename Value>
@@ -102,7 +104,8 @@ int LaunchedRanks::wait(const CaughtSignals& signals) {
   }
   if (!failures_->first()) return signal_ == 0 ? 0 : 128 + signal_;
   const RankFailure& first = *failures_->first();
-  // If tessera-run --supervise has started this program, it reports as rank 0 of the command.
+  // If tessera-run --supervise has started this program, tell it what the ranks have done. To
+  // tessera-run this process is rank 0 of the command.
   report_failures(0, 1);
   report_step(first.step);
   if (first.has_trained) report_step_end(/*sees_waits=*/false);
@@ -150,8 +153,8 @@ void LaunchedRanks::reap() {
     page_->note_end(rank.rank(), rank.exit_status()->wait_status());
     ended.push_back(&rank);
   }
-  // Among ranks that ended since the last look, a signal is the likelier cause and an error the
-  // consequence.
+  // If several ranks have ended since the last look, first add those that died of a signal: the
+  // signal is more likely the cause, and the errors of the others its consequences.
   std::stable_partition(ended.begin(), ended.end(),
                         [](const RankProcess* rank) { return rank->exit_status()->signal() != 0; });
   for (const RankProcess* rank : ended) {
@@ -164,14 +167,14 @@ void LaunchedRanks::reap() {
   }
 }
 
-/// Returns true if the rank is known to have reached neither launch() nor a process group: it has
-/// not run what it was started for.
+/// Returns true if the rank has certainly neither reached launch() nor made a process group, so
+/// that it has not done what it was started for.
 bool LaunchedRanks::is_missing(const RankProcess& rank) const {
   return page_->rank_record(rank.rank()).own_pid == 0 && page_->is_reachable();
 }
 
-/// Ends the other ranks once the first failure is named, and they have had time to report what they
-/// waited for.
+/// Names the first failure as soon as it is known. Ends the other ranks after that, once they have
+/// had time to report what they waited for.
 void LaunchedRanks::name_first_failure() {
   Failures::Ranks all;
   for (const RankProcess& rank : ranks_) all.push_back(&rank);

@@ -25,8 +25,8 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
   return result;
 }
 
-/// Everything that exec needs. Made before fork(), because in the child other threads' locks on the
-/// allocator may stay taken.
+/// Everything that exec needs. It is made before fork(), because the child must not allocate:
+/// another thread of the launcher may have held the allocator's lock at the fork().
 struct Execution {
   explicit Execution(const RankProgram& program)
       : file(program.file.empty() ? program.arguments[0].c_str() : program.file.c_str()),
@@ -38,8 +38,8 @@ struct Execution {
   std::vector<char*> environment;
 };
 
-/// Resets signal handlers to the default in the child, because one that ran before exec would act
-/// as if in the launcher. Ignored signals stay ignored.
+/// Resets signal handlers to the default in the child, because a handler that ran between fork and
+/// exec would act as if it were in the launcher. Ignored signals stay ignored.
 void drop_handlers() {
   for (int signal = 1; signal < NSIG; ++signal) {
     struct sigaction action;
@@ -55,12 +55,12 @@ void drop_handlers() {
                                  int out, int err, int failure) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // The launcher may have died before the call above.
+  // If the launcher died before the call above, no signal will come.
   if (getppid() != launcher) _exit(1);
   watcher.add(getpid());
   drop_handlers();
-  // This group is never the terminal's foreground group. If the user has set `stty tostop`, the
-  // first line of output would stop this process.
+  // Ignore SIGTTOU, because this group is never the terminal's foreground group: if the user has
+  // set `stty tostop`, the first line of output would stop this process.
   if (isatty(out) == 1 || isatty(err) == 1) signal(SIGTTOU, SIG_IGN);
   const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
   // Do not inherit the launcher's signal mask: the rank would ignore requests to stop.
@@ -71,7 +71,7 @@ void drop_handlers() {
     execvpe(execution.file, execution.arguments.data(), execution.environment.data());
   }
   const int error = errno;
-  // Eight bytes into an empty pipe: this cannot fail while the launcher lives.
+  // The pipe is empty, so this cannot fail while the launcher lives.
   if (write(failure, &error, sizeof(error)) < 0) _exit(126);
   _exit(127);
 }
@@ -125,7 +125,7 @@ absl::StatusOr<RankProcess> RankProcess::start(int rank, const RankProgram& prog
   int error = 0;
   ssize_t count;
   do {
-    // Returns once the program runs, because exec closes the other end.
+    // read() returns once the program runs, because exec closes the other end.
     count = read(failure.get(), &error, sizeof(error));
   } while (count < 0 && errno == EINTR);
   if (count == static_cast<ssize_t>(sizeof(error))) {
@@ -152,7 +152,7 @@ bool RankProcess::reap_with_group() {
   const bool is_ours =
       waitid(P_PID, static_cast<id_t>(pid_), &seen, WEXITED | WNOHANG | WNOWAIT) == 0;
   if (is_ours && seen.si_pid != pid_) return false;
-  int status = W_EXITCODE(255, 0);  // if another thread has reaped it
+  int status = W_EXITCODE(255, 0);  // code 255, if another thread has reaped the process
   if (is_ours) {
     signal_group(SIGKILL);
     waitpid(pid_, &status, 0);

@@ -25,7 +25,7 @@ absl::StatusOr<std::string> create_store_directory() {
     if (mkdtemp(path.data()) != nullptr) {
       struct stat status;
       const bool has_mode = stat(path.c_str(), &status) == 0 && (status.st_mode & 0777) == 0700;
-      // The umask may have removed this user's permissions.
+      // If the umask has removed permissions of this user, set the mode.
       if (has_mode || chmod(path.c_str(), 0700) == 0) return path;
       const int error = errno;
       rmdir(path.c_str());

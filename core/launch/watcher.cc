@@ -28,18 +28,20 @@ struct Record {
   int32_t group;
   int32_t is_alive;
 };
-constexpr int32_t kEnd = 0;  // in place of a group: the launcher no longer needs the watcher
+// The Record::group by which the launcher says that it no longer needs the watcher.
+constexpr int32_t kEnd = 0;
 
 void tell(int fd, Record record) {
   ssize_t count;
   do {
-    count = ::send(fd, &record, sizeof(record), MSG_NOSIGNAL);  // the watcher may have been killed
+    // MSG_NOSIGNAL, because the watcher may have been killed.
+    count = ::send(fd, &record, sizeof(record), MSG_NOSIGNAL);
   } while (count < 0 && errno == EINTR);
 }
 
 /// Blocks until the next record. Returns false at kEnd, or once the launcher has ended and no
-/// record is left. The end of the stream alone would not show that, because a fork of the launcher
-/// may hold its end open.
+/// record is left. The end of the stream alone would not show that the launcher has ended, because
+/// a fork of the launcher may keep the launcher's socket open.
 bool receive(int fd, int launcher, Record& record) {
   while (true) {
     pollfd ready[] = {{fd, POLLIN, 0}, {launcher, POLLIN, 0}};
@@ -59,7 +61,10 @@ bool receive(int fd, int launcher, Record& record) {
   // This process must keep neither the launcher's output nor its working directory in use.
   const int null = open("/dev/null", O_RDWR);
   for (const int fd : {0, 1, 2}) dup2(null, fd);
-  socket = fcntl(socket, F_DUPFD, 5);  // out of the way of both
+  // Move both descriptors above 4 first, because one of them may have the number that the other
+  // gets.
+  socket = fcntl(socket, F_DUPFD, 5);
+  if (socket < 0) _exit(1);  // no descriptor is left: the job goes on without a watcher
   launcher = launcher < 0 ? -1 : fcntl(launcher, F_DUPFD, 5);
   dup2(socket, 3);
   if (launcher >= 0) launcher = dup2(launcher, 4);

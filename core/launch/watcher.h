@@ -12,9 +12,10 @@
 namespace tessera::internal {
 
 /// A small process that outlives the launcher, however the launcher dies. When the launcher ends,
-/// it sends SIGKILL to the registered process groups, removes the job's directory and exits. It has
-/// a session of its own, ignores every signal that can be ignored, and keeps no descriptor open but
-/// a socket, from which it reads the groups, and one of the launcher's process.
+/// the watcher sends SIGKILL to the registered process groups, removes the job's directory and
+/// exits. It has a session of its own, ignores every signal that can be ignored, and keeps no
+/// descriptors open but /dev/null, a socket, from which it reads the groups, and a pidfd of the
+/// launcher.
 class Watcher {
  public:
   /// Forks the watcher. The calling process may have other threads, because the child takes no
@@ -23,14 +24,15 @@ class Watcher {
 
   pid_t pid() const { return pid_; }
 
-  /// Registers process group `group`, to be killed when the launcher is gone. A worker calls this
-  /// for itself between fork and exec, so that no program ever runs unwatched.
+  /// Registers process group `group`, to be killed when the launcher is gone. A rank's process
+  /// calls this for itself between fork and exec, so that no program ever runs unwatched.
   void add(pid_t group) const;
   /// Removes `group`, which is empty: its number may soon be reused.
   void forget(pid_t group) const;
 
-  /// Tells the watcher to end, and waits at most 5 seconds for it to remove the directory. It may
-  /// already have been reaped.
+  /// Tells the watcher to end, and waits until it has removed the directory and exited: at most 5
+  /// seconds, or without a limit on Linux before 5.3. Another thread may already have reaped the
+  /// watcher.
   void finish();
 
  private:

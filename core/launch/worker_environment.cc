@@ -13,14 +13,15 @@ namespace {
 
 std::string name_of(const std::string& entry) { return entry.substr(0, entry.find('=')); }
 
-/// Returns true if OpenMP accepts `value`: "4", or "4,2" for nested regions, of which the first
-/// number counts here.
+/// Returns true if OpenMP accepts `value` as a number of threads ("4"), or as a list of numbers for
+/// nested regions ("4,2"), of which only the first number is checked.
 bool is_thread_count(const std::string& value) {
   int count = 0;
   return absl::SimpleAtoi(value.substr(0, value.find(',')), &count) && count > 0;
 }
 
-/// Returns the variables that tell a process which start of the job it belongs to.
+/// Returns the variables that tell a process how often the job has been and may be restarted, and
+/// where the job's page is.
 std::map<std::string, std::string> attempt_variables(const WorkerPlace& place) {
   const std::string count = absl::StrCat(place.restart_count);
   return {{"TORCHELASTIC_RESTART_COUNT", count},
@@ -109,7 +110,8 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& inhe
   if (value_of(inherited, "TESSERA_JOB_TOKEN").empty()) ours["TESSERA_JOB_TOKEN"] = place.job_token;
   return changed(inherited, ours, [](const std::string& entry) {
     const std::string name = name_of(entry);
-    // An address from an outer launcher does not belong to this job.
+    // Drops the address of an outer launcher, which does not belong to this job, and an empty
+    // GOMP_CPU_AFFINITY, with which libgomp would bind to core 0.
     return name == "MASTER_ADDR" || name == "MASTER_PORT" || entry == "GOMP_CPU_AFFINITY=";
   });
 }

@@ -40,7 +40,7 @@ std::string threads_remark(const std::vector<std::string>& inherited, int core_c
 /// Returns the value of `name` in `inherited` ("NAME=value" strings); "" if it is not there.
 std::string value_of(const std::vector<std::string>& inherited, const std::string& name);
 
-/// Returns why no job may start here; "" if one may. None may if `inherited` has RANK and a
+/// Returns why no job may start here; "" if one may. No job may start if `inherited` has RANK and a
 /// WORLD_SIZE other than 1, because then each of several processes would start a job of its own.
 std::string outer_job_problem(const std::vector<std::string>& inherited);
 

@@ -58,7 +58,8 @@ at::Tensor without_memory(const at::Tensor& like, at::ScalarType dtype) {
   c10::Storage storage(c10::Storage::use_byte_size_t(), like.numel() * c10::elementSize(dtype),
                        c10::DataPtr(nullptr, like.device()), /*allocator=*/nullptr,
                        /*resizable=*/false);
-  // Constructs the tensor directly, because factories and set_() access the data.
+  // Constructs the tensor directly, because factories and set_() would access the data, which does
+  // not exist.
   const auto key = like.is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage), c10::DispatchKeySet(key), c10::scalarTypeToTypeMeta(dtype));

@@ -16,8 +16,9 @@ namespace {
 
 constexpr int64_t kSampleNumel = 64;
 
-/// Returns a storage for `parameter` alone: its present storage if aliases can follow, else a new
-/// one. Note [Aliases of parameters] in storage_holders.h.
+/// Ensures that `parameter` has the given dtype and fills its storage, and returns that storage.
+/// Keeps the present storage if it is so already, because the parameter's aliases then follow it;
+/// else gives the parameter a new one. See Note [Aliases of parameters] in storage_holders.h.
 c10::Storage storage_of_its_own(const at::Tensor& parameter, at::ScalarType dtype) {
   if (parameter.scalar_type() != dtype || !fills_storage(parameter)) {
     parameter.set_data(without_memory(parameter, dtype));
@@ -50,8 +51,9 @@ FlatParameters::FlatParameters(const ParameterTable& table, const UnitPlan& plan
   for (const PlannedUnit& unit : plan) {
     const FlatLayout& layout = unit.layout;
     const UnitMemory& memory = memory_.emplace_back(allocate(memory_.size()));
-    // Collects the values in a whole buffer and then takes this rank's shard, unless the shard is
-    // the whole.
+    // The values are collected in a temporary buffer of the whole unit, from which this rank's
+    // shard is copied. No such buffer is needed if the shard is the whole unit and lies on
+    // `device`, or if the values are set later.
     const bool keeps_all = memory.shard_range.numel == layout.numel();
     const bool is_shard =
         brought == Values::kLater || (keeps_all && memory.shard.device() == device);
@@ -92,14 +94,15 @@ FlatParameters::~FlatParameters() {
 uint64_t FlatParameters::sample(size_t index) const {
   const at::Tensor& tensor = table_[index].tensor;
   if (plan_.has_place(index)) {
-    // The access observer detects writes to split parameters.
+    // Returns 0 for split parameters, because the access observer detects writes to them.
     if (is_split() || !lives_here(index)) return 0;
   }
   if (!tensor.is_cpu() || !is_non_overlapping_dense(tensor) || tensor.numel() == 0) return 0;
   const auto nbytes =
       static_cast<size_t>(std::min(tensor.numel(), kSampleNumel)) * tensor.element_size();
   if (!plan_.has_place(index)) return XXH3_64bits(tensor.const_data_ptr(), nbytes);
-  // Reads the memory itself, because tensors of a unit that is being all-gathered throw.
+  // Reads the attached memory, not the tensor, because while a unit is being all-gathered its
+  // tensors throw when they are read.
   const at::Tensor& memory = full_[plan_.place(index).unit].memory();
   const auto* data = static_cast<const char*>(memory.const_data_ptr());
   return XXH3_64bits(data + range_of(index).begin * tensor.element_size(), nbytes);
@@ -117,7 +120,8 @@ bool FlatParameters::lives_here(size_t index) const {
   return tensor.layout() == c10::kStrided && tensor.has_storage() &&
          tensor.storage().unsafeGetStorageImpl() ==
              full.storage(place.position).unsafeGetStorageImpl() &&
-         // Not for split units, because operators on other threads may gather and free them now.
+         // Not checked for split units, because operators on other threads may gather and free them
+         // now.
          (is_split() || full.is_intact(place.position)) &&
          tensor.scalar_type() == plan_[place.unit].layout.dtype() &&
          tensor.numel() == range_of(index).numel && tensor.storage_offset() == 0 &&
@@ -138,8 +142,8 @@ FlatParameters::Finding FlatParameters::inspect() const {
   const Finding finding = inspect_places();
   if (finding.violation != Violation::kNone) return finding;
   for (size_t i = 0; i < table_.size(); ++i) {
-    // Nothing can have written a protected unit through a tensor, but other ranks may be writing to
-    // its memory.
+    // The elements of a protected unit are not compared: nothing can have written them through a
+    // tensor, and other ranks may be writing to the unit's memory now.
     const bool is_protected = plan_.has_place(i) && full_[plan_.place(i).unit].is_protected();
     if (table_[i].tensor._version() != versions_[i] ||
         (!is_protected && sample(i) != samples_[i])) {

@@ -14,8 +14,8 @@
 
 namespace tessera::internal {
 
-/// Whether the values of parameters are copied when they move into flat buffers, or set later
-/// because the parameters have no readable memory.
+/// Whether the values of parameters are copied when the parameters move into flat buffers, or are
+/// set later because the parameters have no readable memory.
 enum class Values : uint8_t { kOfParameters, kLater };
 
 /// The parameters of a plan in one flat buffer per unit, and this rank's shards of them. Detects
@@ -24,11 +24,11 @@ enum class Values : uint8_t { kOfParameters, kLater };
 class FlatParameters {
  public:
   /// Moves the parameters of `table` that have a place in `plan` into memory from `allocate`, and
-  /// converts them to their unit's dtype. Parameters whose aliases cannot follow must have no
-  /// aliases (StorageHolders). Whole units lie on `device`, like the parameters; shards of split
-  /// units may lie elsewhere (Options::offload). Writes this rank's shards only: ranks that share
-  /// whole units must run a barrier and call accept() before any of them reads. Under
-  /// Values::kLater shards are zero. References must outlive the object.
+  /// converts them to their unit's dtype. A parameter that must get a new storage may share its old
+  /// one only with other parameters (Note [Aliases of parameters]). Whole units lie on `device`,
+  /// like the parameters; shards of split units may lie elsewhere (Options::offload). Writes this
+  /// rank's shards only: ranks that share whole units must run a barrier and call accept() before
+  /// any of them reads. Under Values::kLater shards are zero. References must outlive the object.
   FlatParameters(const ParameterTable& table, const UnitPlan& plan, Residence residence,
                  const AllocateUnit& allocate, at::Device device, MemoryMeter& meter,
                  Values values = Values::kOfParameters);
@@ -37,15 +37,17 @@ class FlatParameters {
   FlatParameters(const FlatParameters&) = delete;
   FlatParameters& operator=(const FlatParameters&) = delete;
 
-  /// Returns the storages of the parameters of `unit`, in the order of its plan: [unit numel].
+  /// Returns the buffer of `unit`, [unit numel], with the storages of its parameters in the order
+  /// of PlannedUnit::parameters.
   FreeableBuffer& full(size_t unit) { return full_[unit]; }
   const FreeableBuffer& full(size_t unit) const { return full_[unit]; }
 
-  /// Returns the part of `unit` that this rank keeps: its memory, with zero padding, and its range.
+  /// The part of `unit` that this rank keeps: shard() returns its memory, including padding with
+  /// zeros, and shard_range() returns its range in the unit.
   const at::Tensor& shard(size_t unit) const { return memory_[unit].shard; }
   Range shard_range(size_t unit) const { return memory_[unit].shard_range; }
-  /// Returns the memory of all of `unit`, attached or not; undefined if it exists only while it is
-  /// used.
+  /// Returns the memory of all of `unit`, attached or not; undefined if that memory exists only
+  /// while the unit is used.
   const at::Tensor& whole(size_t unit) const { return memory_[unit].whole; }
 
   bool is_split() const { return residence_ == Residence::kSplit; }
@@ -55,29 +57,31 @@ class FlatParameters {
     kNone,
     kMoved,     ///< no longer lives in its unit: re-assigned, converted or resized
     kWritten,   ///< its version counter moved, or its first elements changed without that
-    kUnfrozen,  ///< is frozen and requires grad
+    kUnfrozen,  ///< frozen in this engine, but requires grad now
   };
 
   /// Returns true if parameter `index` still lives in its unit. Local, a few nanoseconds.
   bool lives_here(size_t index) const;
 
-  /// Returns the first parameter that was changed since accept(), and how. Local. On a CPU it
-  /// compares 64 elements of each resident parameter, because torch's SGD and others write through
-  /// .data(), which has its own version counter. On a GPU it does not notice such a write, because
-  /// the comparison would wait for the device.
+  /// What inspect() has found: the first parameter that was changed, and how.
   struct Finding {
     Violation violation = Violation::kNone;
     size_t parameter = 0;
   };
+  /// Returns the first parameter that was changed since accept(), and how. Local. On a CPU
+  /// inspect() compares 64 elements of each resident parameter, because torch's SGD and others
+  /// write through .data(), which has its own version counter. On a GPU inspect() does not notice
+  /// such a write, because the comparison would wait for the device.
   Finding inspect() const;
   /// Like inspect(), but ignores writes to values: finds only problems that modify_parameters()
   /// cannot repair.
   Finding inspect_places() const;
 
-  /// Accepts the current values: records all version counters, and the first elements of each unit
-  /// except units whose access is forbidden now (those being all-gathered).
+  /// Accepts the current values: records the version counters of all parameters, and the first
+  /// elements of each, except in units that may not be read now because they are being
+  /// all-gathered.
   void accept();
-  /// Records the first elements of `unit`.
+  /// Records the first elements of each parameter of `unit`.
   void accept_values(size_t unit);
 
   /// Increments the version counter of parameter `index`, so that backward through earlier graphs
@@ -92,7 +96,7 @@ class FlatParameters {
   const UnitPlan& plan_;
   const Residence residence_;
   MemoryMeter& meter_;
-  MemoryClass class_ = MemoryClass::kParameters;  // of the shards
+  MemoryClass class_ = MemoryClass::kParameters;  // class of the shards' memory
   std::vector<FreeableBuffer> full_;
   std::vector<UnitMemory> memory_;
   std::vector<int64_t> versions_;  // per table entry

@@ -8,7 +8,8 @@
 namespace tessera::internal {
 namespace {
 
-/// Returns a pointer to `data`, in `memory`, that keeps `memory` alive. Allocates nothing.
+/// Returns a DataPtr to the address `data` inside `memory`. The DataPtr keeps `memory` alive.
+/// Allocates nothing.
 c10::DataPtr pointer_into(const at::Tensor& memory, char* data) {
   c10::TensorImpl* kept = memory.unsafeGetTensorImpl();
   c10::raw::intrusive_ptr::incref(kept);
@@ -89,9 +90,9 @@ void FreeableBuffer::set_access_error(std::string error) {
   if (!has_memory() && !is_forbidden_) update_access();
 }
 
-/// Sets the access state unless access is forbidden: protected, without memory, or readable. A
-/// readable storage stays readable throughout, because an operator may be about to read the
-/// address.
+/// Denies access if the buffer is protected or has no memory, else allows it. Not to be called
+/// between forbid() and permit(). A readable storage stays readable throughout, because an operator
+/// may be about to read the address.
 void FreeableBuffer::update_access() {
   if (is_protected()) {
     deny(protection_error_);

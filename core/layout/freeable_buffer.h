@@ -27,9 +27,9 @@ class FreeableBuffer {
   FreeableBuffer(const FreeableBuffer&) = delete;
   FreeableBuffer& operator=(const FreeableBuffer&) = delete;
 
-  /// Takes `storage` over and releases its data. From then on the storage refers to its nbytes()
-  /// bytes of this buffer from element `begin` on, and cannot be resized. Call it only while the
-  /// buffer has no memory.
+  /// Takes `storage` over and releases its data. From then on the storage is the part of this
+  /// buffer that begins at element `begin`, with the storage's nbytes() bytes, and cannot be
+  /// resized. Call it only while the buffer has no memory.
   void adopt(c10::Storage storage, int64_t begin);
   size_t size() const { return parts_.size(); }
   const c10::Storage& storage(size_t part) const { return parts_[part].storage.storage(); }
@@ -42,12 +42,12 @@ class FreeableBuffer {
   void attach(at::Tensor memory);
   at::Tensor detach();
   /// Replaces the attached memory by `memory` and returns the old one. The data pointers are valid
-  /// throughout, because operators may have started but not yet read them.
+  /// at every moment of the call, because an operator that has already started may read them then.
   at::Tensor replace(at::Tensor memory);
   /// Returns the attached memory, readable also while forbidden; undefined if there is none.
   const at::Tensor& memory() const { return memory_; }
 
-  /// Makes accesses throw `error` until permit(), even with memory. Calls do not nest.
+  /// Makes accesses throw `error` until permit(), even if the buffer has memory. Calls do not nest.
   void forbid(const std::string& error);
   void permit();
   bool is_forbidden() const { return is_forbidden_; }
@@ -64,7 +64,7 @@ class FreeableBuffer {
  private:
   struct Part {
     ThrowingStorage storage;
-    int64_t begin;  // first element in the memory
+    int64_t begin;  // index, in the memory, of the part's first element
   };
 
   void deny(const std::string& error);

@@ -16,12 +16,12 @@ namespace tessera::internal {
 /// A state that all parameters have is as long as the slice. Otherwise the state leaves out the
 /// segments of parameters that lack it, each with the padding after it, and the remaining segments
 /// become contiguous. Segments begin on multiples of the alignment (Note [Padding]), in the slice
-/// and in the state. A slice that consists of padding leaves nothing out.
+/// and in the state. If the slice is all padding, nothing is left out.
 class PartialStateLayout {
  public:
-  /// `segments` are those of the slice, in buffer order, with `buffer_offset` counted from the
-  /// start of the slice, which has `numel` elements. has(parameter) returns true if parameter
-  /// Segment::parameter has the state.
+  /// `segments`: the segments of the slice, in buffer order; their `buffer_offset` counts from the
+  /// start of the slice. `numel`: the number of elements of the slice. `has` is called with a
+  /// Segment::parameter, and returns true if that parameter has the state.
   PartialStateLayout(const std::vector<Segment>& segments, int64_t numel,
                      const std::function<bool(size_t parameter)>& has);
 
@@ -33,7 +33,7 @@ class PartialStateLayout {
  private:
   struct Run {
     Range range;     // in the slice
-    int64_t offset;  // in the state
+    int64_t offset;  // where the range begins in the state
   };
   std::vector<Run> runs_;  // ascending
   int64_t numel_ = 0;

@@ -8,11 +8,11 @@
 
 namespace tessera::internal {
 
-/// Returns true if both tensors, of the same sizes and dtype and on the CPU, have the same bits.
-/// Allocates only if their memory has gaps or another order.
+/// Returns true if the tensors have the same bits. Both must be on the CPU and have the same sizes
+/// and dtype. Allocates only if their memory has gaps or another order.
 bool have_same_bits(const at::Tensor& left, const at::Tensor& right);
 
-/// The memory that this process may read but not write at construction, such as the program's
+/// The memory that, at construction, this process may read but not write, such as the program's
 /// constants and files that are mapped read-only. The constructor is local and reads
 /// /proc/self/maps, which takes about a millisecond; without that file no memory counts as
 /// read-only.

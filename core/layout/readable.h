@@ -7,9 +7,9 @@
 namespace tessera::internal {
 
 /// Returns why the elements of a strided tensor cannot be read from memory, such as "its memory is
-/// free". Returns "" if they can, and for tensors that are not strided or have no addresses (meta).
-/// Operators may still be able to read the tensor: tensors with lazy negation or conjugation and
-/// lazy zeros do not have their values in memory. Local.
+/// free". Returns "" if they can be read. Also returns "" for tensors that are not strided or have
+/// no addresses (meta). Operators may still be able to read the tensor: tensors with lazy negation
+/// or conjugation and lazy zeros do not have their values in memory. Local.
 std::string reading_problem(const at::Tensor& tensor);
 
 /// Returns `tensor`, or a copy with its values in memory if `tensor` is a lazy zero or its negation

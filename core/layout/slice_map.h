@@ -23,7 +23,8 @@ std::string problem_of(const Degrees& degrees, int world_size);
 ///   gather   all-gather over the ranks that differ in a only;
 ///   reduce   reduce-scatter over all N ranks to the atoms, then all-gather over d;
 ///   update   all-gather over c, then over b, inside the parameter slice.
-/// The names: ddp d = rank, zero1 c = rank, zero2 b = rank, zero3 a = rank.
+/// Under ddp and zero1 to zero3 one coordinate equals the rank, and the others are 0: under ddp it
+/// is d, under zero1 c, under zero2 b, under zero3 a.
 class SliceMap {
  public:
   /// The coordinates of a rank.
@@ -40,13 +41,14 @@ class SliceMap {
   /// Returns the number of values of the coordinate: p, g/p, o/g or N/o.
   int extent(Axis axis) const;
 
-  /// Indices of this rank's slices, in 0 ... degree - 1 (world_size() - 1 for the atom).
+  /// Return the indices of this rank's slices. An index is at least 0 and less than the degree; the
+  /// index of the atom is less than world_size().
   int parameter_slice() const;
   int gradient_slice() const;
   int optimizer_slice() const;
   int atom() const;
 
-  /// This rank's slices of a unit, in its elements.
+  /// Return this rank's slices of a unit with this layout, as ranges of the unit's elements.
   Range parameters(const FlatLayout& layout) const;
   Range gradients(const FlatLayout& layout) const;
   Range optimizer(const FlatLayout& layout) const;

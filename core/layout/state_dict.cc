@@ -83,7 +83,8 @@ void StateDict::merge(StateDict other) {
     TORCH_CHECK(theirs.dtype == ours.dtype, "[state] merge '", name, "': got dtype ", theirs.dtype,
                 ", expected ", ours.dtype, "; merge states of one run");
   }
-  // Moves the new entries; entries that exist here already stay in `other`.
+  // merge() moves the entries whose names are new here. The other entries stay in `other`, and the
+  // loop below takes their pieces.
   entries.merge(other.entries);
   for (auto& [name, theirs] : other.entries) {
     std::vector<StatePiece>& pieces = entries.at(name).pieces;

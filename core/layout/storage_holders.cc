@@ -14,7 +14,7 @@ namespace tessera::internal {
 
 namespace {
 
-/// The bytes of a storage from the first element of a tensor to the end of its last.
+/// The bytes of a storage from the first element of a tensor to the end of its last element.
 struct ByteRange {
   int64_t begin;
   int64_t end;
@@ -30,7 +30,8 @@ const c10::StorageImpl* storage_of(const c10::TensorImpl& tensor) {
   return tensor.has_storage() ? tensor.unsafe_storage().unsafeGetStorageImpl() : nullptr;
 }
 
-/// Counts the references to a view's base tensor in the view's autograd records.
+/// If `tensor` is a view, its autograd records refer to its base tensor. Adds the number of these
+/// references to references[base tensor].
 void count_bases(const at::Tensor& tensor,
                  std::unordered_map<const c10::TensorImpl*, size_t>& references) {
   const auto* view = torch::autograd::impl::get_view_autograd_meta(tensor);

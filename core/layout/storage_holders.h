@@ -23,16 +23,16 @@ namespace tessera::internal {
 /// That is correct if all other holders are parameters (the slices of one tensor that
 /// vector_to_parameters makes, an LSTM whose weights cuDNN has joined). Any other holder would keep
 /// reading values that are no longer trained, so such a parameter is refused by name.
-/// reading values that are no longer trained, so such a parameter is refused by name.
 
-/// Counts how many references to each storage come from the given tensors: their own references,
-/// and those that exist only because one of these tensors is a view.
+/// Counts how many references to each storage come from the given tensors: the tensors' own
+/// references, and the references of base tensors that exist only because one of the given tensors
+/// is a view of them.
 class StorageHolders {
  public:
   explicit StorageHolders(const std::vector<at::Tensor>& tensors);
 
-  /// `tensor` is one of the given tensors. Returns how many tensors (or handles of the storage)
-  /// that were not given hold its memory. Local.
+  /// `tensor` must be one of the constructor's tensors. Returns how many tensors (or handles of the
+  /// storage) that are not among the constructor's hold its memory. Local.
   int64_t other_holders(const at::Tensor& tensor) const;
 
  private:
@@ -44,8 +44,8 @@ class StorageHolders {
 std::vector<std::string> alias_problems(const ParameterTable& table, const UnitPlan& plan,
                                         const Precision& precision);
 
-/// Returns true if all of `tensor` lies in the memory of a parameter of `table`. Local; works also
-/// if neither has memory.
+/// Returns true if all of `tensor` lies in the memory of a parameter of `table`. Local. Compares
+/// storages, not addresses, so it works also if the storage has no memory now.
 bool is_alias(const ParameterTable& table, const at::Tensor& tensor);
 
 }  // namespace tessera::internal

@@ -12,8 +12,8 @@
 namespace tessera::internal {
 namespace {
 
-// See Note [Throwing storage]. Each instantiation below passes a member's address to a function
-// that is found by argument-dependent lookup of its tag.
+// See Note [Throwing storage]. Each instantiation below defines an address_of(tag) that returns the
+// address of a private member.
 struct ThrowFlag {
   using Type = bool c10::StorageImpl::*;
   friend Type address_of(ThrowFlag);
@@ -43,7 +43,7 @@ class ThrowingStorage::Entry {
 
   c10::StorageImpl& impl() const { return *storage.unsafeGetStorageImpl(); }
 
-  /// Called in a child, before fork() returns there.
+  /// Denies access to the storage for good. Called in a child, before fork() returns there.
   void bar_for_good() noexcept {
     if (std::exchange(is_in_child, true)) return;
     throw_flag(impl()) = true;
@@ -116,7 +116,8 @@ const c10::Storage& ThrowingStorage::storage() const { return entry_->storage; }
 
 void* ThrowingStorage::data() const { return entry_->impl()._mutable_data_ptr_no_checks().get(); }
 
-/// Setting the pointer also makes the storage look at its flag again.
+/// Points the storage to `data`, and allows or denies access to it. The throw flag is set first,
+/// because set_data_ptr_noswap() makes the storage read the flag again.
 void ThrowingStorage::point_to(c10::DataPtr data, Access access) {
   throw_flag(entry_->impl()) = access == Access::kDenied || entry_->is_in_child;
   entry_->impl().set_data_ptr_noswap(std::move(data));

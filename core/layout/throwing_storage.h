@@ -16,7 +16,7 @@ namespace tessera::internal {
 /// function to enter that state but none to leave it. So we toggle the flags, which are private
 /// members, by explicit instantiation of a template with their addresses (the C++ standard does not
 /// check access there). Each storage has its message for children of fork() ready beforehand,
-/// because the fork handler may only write words: it sets the flags and swaps two strings.
+/// because the fork handler must not allocate: it only sets the flags and swaps two strings.
 class ThrowingStorage {
  public:
   /// Takes `storage` over, denies access with `error`, and releases the data. From then on
@@ -27,7 +27,7 @@ class ThrowingStorage {
   ThrowingStorage& operator=(ThrowingStorage&&) = delete;
 
   const c10::Storage& storage() const;
-  /// Returns the address to which it points, even while access is denied.
+  /// Returns the address to which the storage points, even while access is denied.
   void* data() const;
 
   enum class Access : bool { kDenied, kAllowed };

@@ -56,7 +56,8 @@ char* BlockHeap::allocate(int64_t bytes) {
   return block;
 }
 
-/// Extends the heap, and returns the new memory merged with a hole that may lie at the end.
+/// Takes a block of `bytes` bytes at the end of the heap. If the heap ends in a hole, the memory
+/// begins with that hole, and the heap grows only by what is missing.
 char* BlockHeap::grow(int64_t bytes) {
   const bool ends_in_hole = !holes_.empty() && holes_.back().begin + holes_.back().bytes == end_;
   char* const place = ends_in_hole ? holes_.back().begin : end_;

@@ -10,11 +10,11 @@ namespace tessera::internal {
 
 /// A heap of blocks of any size in one contiguous address range, which grows and never shrinks:
 /// freed memory is reused without a page fault. First fit at the lowest address; adjacent free
-/// blocks are merged. So a training step, whose blocks are freed in about the reverse order, holds
-/// only a few percent more than it uses at its peak. (malloc holds much more: glibc 2.36 searches
-/// for a chunk of size plus alignment and splits off the rest, so a freed tensor's chunk does not
-/// fit the same request again.) For large blocks: each takes 64 bytes more, and the search is
-/// linear in the number of holes. Thread-safe.
+/// blocks are merged. So a training step, whose blocks are freed in about the reverse order of
+/// their allocation, holds only a few percent more than it uses at its peak. (malloc holds much
+/// more: glibc 2.36 searches for a chunk of size plus alignment and splits off the rest, so a freed
+/// tensor's chunk does not fit the same request again.) For large blocks: each takes 64 bytes more,
+/// and the search is linear in the number of holes. Thread-safe.
 class BlockHeap {
  public:
   /// Reserves addresses, not memory. If the reservation is refused, every allocate() fails.
@@ -39,7 +39,8 @@ class BlockHeap {
   /// Returns empty huge pages to the system.
   void give_back();
 
-  /// Requests huge pages for later growth at its first touch, where the system provides them.
+  /// From now on, when the heap grows, asks the system to back the new memory with huge pages at
+  /// its first touch, if the system provides them.
   void grow_in_huge_pages();
 
   /// All blocks, free or not, lie in grown_bytes() bytes from begin() on; that range never shrinks.
@@ -58,7 +59,7 @@ class BlockHeap {
   mutable std::mutex mutex_;
   void* reserved_ = nullptr;
   int64_t reserved_bytes_ = 0;
-  char* begin_ = nullptr;     ///< on a huge page
+  char* begin_ = nullptr;     ///< where the blocks begin, at the start of a huge page
   char* end_ = nullptr;       ///< end of all blocks
   char* writable_ = nullptr;  ///< memory is writable up to here
   char* limit_ = nullptr;

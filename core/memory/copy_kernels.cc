@@ -13,7 +13,8 @@
 namespace tessera::internal {
 namespace {
 
-/// Asks the kernel first: in virtual machines sysconf() may return several times as much.
+/// Returns the size of the last-level cache. Asks the kernel first, because in virtual machines
+/// sysconf() may return several times as much.
 int64_t find_last_level_cache_bytes() {
   int64_t kib = 0;
   std::ifstream("/sys/devices/system/cpu/cpu0/cache/index3/size") >> kib;
@@ -40,7 +41,8 @@ bool streaming_pays(int64_t bytes_per_rank, int ranks) {
 
 void copy_streaming(void* to, const void* from, int64_t bytes) {
   constexpr int64_t kLineBytes = 64;
-  constexpr int64_t kAheadBytes = 512;  // may reach past the end: prefetching nothing is harmless
+  // How far ahead to prefetch. This may reach past the end, which is harmless.
+  constexpr int64_t kAheadBytes = 512;
   auto* target = static_cast<char*>(to);
   const auto* source = static_cast<const char*>(from);
   const auto misaligned = static_cast<int64_t>(reinterpret_cast<uintptr_t>(target) % kLineBytes);
@@ -61,7 +63,7 @@ void copy_streaming(void* to, const void* from, int64_t bytes) {
     _mm_stream_si128(place + 3, d);
   }
   if (done < bytes) std::memcpy(target + done, source + done, static_cast<size_t>(bytes - done));
-  // A later release orders ordinary stores, but not streaming ones.
+  // The fence is needed because a later release orders ordinary stores, but not streaming ones.
   _mm_sfence();
 }
 

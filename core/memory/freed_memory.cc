@@ -97,8 +97,8 @@ void keep_tensor_memory() {
 #endif
 }
 
-/// Returns true if most pages of the huge page at `memory` are resident, so moving it takes little
-/// more memory.
+/// Returns true if most small pages of the huge page's range at `memory` are resident. Moving the
+/// range into a huge page then takes little more memory.
 bool is_mostly_resident(char* memory) {
   const auto pages = static_cast<uint64_t>(kHugePageBytes / ::sysconf(_SC_PAGESIZE));
   std::vector<unsigned char> residency(pages);
@@ -111,15 +111,18 @@ bool is_mostly_resident(char* memory) {
 using Clock = std::chrono::steady_clock;
 
 /// How far each heap was moved into huge pages since memory was last returned to the system. Memory
-/// below that is in huge pages already, so ranks that are threads, or a second engine, do not move
-/// it again.
+/// below these addresses is in huge pages already, so ranks that are threads, or a second engine,
+/// do not move it again.
 struct MovedEnds {
   std::atomic<uint64_t> heap = 0;
   std::atomic<uint64_t> blocks = 0;
 };
 MovedEnds moved_ends;
 
-/// Returns true if it reached the end. Leaves a stretch that the heap fills only in part for later.
+/// Moves the part of `whole` from `moved_end` on into huge pages, one page after the other until
+/// `deadline`, and advances `moved_end`. Passes over ranges that are not is_mostly_resident(). If
+/// the heap fills its last huge page only in part, leaves that page for a later call. Returns true
+/// if it reached the end.
 bool move_what_grew(const AddressRange& whole, std::atomic<uint64_t>& moved_end,
                     Clock::time_point deadline) {
   constexpr uint64_t kStep = kHugePageBytes;
@@ -146,8 +149,9 @@ void keep_freed_memory(int64_t unused_bytes) {
     block_heap().give_back();
   }
 #if defined(__GLIBC__)
-  // If another malloc replaces glibc's, the first of these calls initialises glibc's heap. Two such
-  // calls at once (from ranks that are threads) make glibc fail an assertion when the threads exit.
+  // One thread at a time makes these calls. If another malloc replaces glibc's, the first call
+  // initialises glibc's heap, and two first calls at once (from ranks that are threads) would make
+  // glibc fail an assertion when the threads exit.
   static std::mutex one_at_a_time;
   const std::scoped_lock lock(one_at_a_time);
   if (is_worth_a_walk) ::malloc_trim(0);

@@ -31,7 +31,7 @@ char* map_on_huge_page(int64_t bytes, int fd, Writes writes) {
     ::munmap(begin, reserved_bytes);
     return nullptr;
   }
-  // MAP_POPULATE would copy every page.
+  // A private mapping of a file is touched by reading, because MAP_POPULATE would copy every page.
   if (writes == Writes::kPrivate && fd >= 0) ::madvise(memory, bytes, MADV_POPULATE_READ);
   if (memory > begin) ::munmap(begin, memory - begin);
   if (end > memory + bytes) ::munmap(memory + bytes, end - (memory + bytes));

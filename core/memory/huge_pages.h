@@ -4,7 +4,7 @@
 
 namespace tessera::internal {
 
-/// The memory that one entry of the second-level page table covers, on x86-64 and arm64.
+/// The number of bytes that one entry of a second-level page table maps, on x86-64 and arm64.
 inline constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
 /// Visibility of writes to mapped memory.
@@ -18,16 +18,17 @@ enum class Writes : uint8_t {
 /// [result, result + bytes). Null if there is no space (errno says why). Local.
 char* map_on_huge_page(int64_t bytes, int fd, Writes writes);
 
-/// Requests huge pages at the first touch of [memory, memory + bytes), which map_on_huge_page()
-/// returned. A remainder smaller than a huge page stays in small pages, so that rounding takes no
-/// memory. A refusal only costs speed. Has no effect on shared memory unless the system allows it
-/// (/sys/kernel/mm/transparent_hugepage/shmem_enabled). Local.
+/// Asks the kernel to take huge pages when [memory, memory + bytes), which map_on_huge_page()
+/// returned, is first touched. A remainder smaller than a huge page stays in small pages, so that
+/// rounding takes no memory. A refusal only costs speed. Has no effect on shared memory unless the
+/// system allows it (/sys/kernel/mm/transparent_hugepage/shmem_enabled). Local.
 void use_huge_pages(char* memory, int64_t bytes);
 
-/// Moves the whole huge pages of [memory, memory + bytes), which have memory already, private or
-/// shared, into huge pages now, whatever the system's setting. Processes that map the same file at
-/// the same alignment get them too. `memory` must begin on a huge page. A refusal (Linux before
-/// 6.1, no contiguous memory) only costs speed. Local, blocking: copies.
+/// Moves the present contents of [memory, memory + bytes), private or shared, into huge pages now,
+/// whatever the system's setting; a remainder smaller than a huge page stays where it is. Processes
+/// that map the same file at the same alignment get the huge pages too. `memory` must begin on a
+/// huge page. A refusal (Linux before 6.1, no contiguous memory) only costs speed. Local, blocking:
+/// copies.
 void move_into_huge_pages(char* memory, int64_t bytes);
 
 }  // namespace tessera::internal

@@ -7,7 +7,7 @@
 namespace tessera::internal {
 
 /// Buffers of at least this size are mapped in huge pages (madvise), which take a tenth of the time
-/// to touch first and a fraction of the address translations. 4 MiB are two huge pages.
+/// at the first touch and need a fraction of the address translations. 4 MiB are two huge pages.
 inline constexpr int64_t kLargeBytes = int64_t{4} << 20;
 
 /// Returns an uninitialised 1-d CPU tensor in private memory of this process, aligned to a page.

@@ -10,9 +10,9 @@
 namespace tessera::internal {
 
 /// Number of words of an ExactSum in plain memory. Most words are digits of 32 bits in units of
-/// 2^-1074, least significant first. Until exact_normalize each word keeps its own carries and
-/// sign. The last digit is signed and holds everything above the other digits. The last three words
-/// count NaN, +infinity and -infinity.
+/// 2^-1074, least significant first. Until exact_normalize() is called, each of these words keeps
+/// its own carries and sign. The last digit is signed and holds everything above the other digits.
+/// The last three words count NaN, +infinity and -infinity.
 inline constexpr size_t kExactWords = 70;
 inline constexpr size_t kExactDigits = kExactWords - 3;
 inline constexpr size_t kExactNan = kExactDigits;
@@ -24,8 +24,8 @@ inline constexpr int kExactMantissaBits = 53;
 // The largest double has its top bit at 1023 + 1074, which lies below the last digit.
 static_assert((kExactDigits - 1) * kExactDigitBits > 1023 + 1074);
 
-/// The amounts, each less than 2^32, that a finite term adds to the words `word`, `word` + 1 and
-/// `word` + 2.
+/// The amounts, each below 2^32 in magnitude, that a finite term adds to the words `word`, `word` +
+/// 1 and `word` + 2.
 struct ExactTerm {
   uint32_t word;
   int64_t low;
@@ -52,7 +52,8 @@ TESSERA_DEVICE_CODE inline ExactTerm exact_term(double term) {
   const auto exponent = static_cast<uint32_t>(encoding >> (kExactMantissaBits - 1) & 0x7ff);
   uint64_t mantissa = encoding & ((uint64_t{1} << (kExactMantissaBits - 1)) - 1);
   if (exponent != 0) mantissa |= uint64_t{1} << (kExactMantissaBits - 1);
-  const uint32_t shift = exponent == 0 ? 0 : exponent - 1;  // in units of 2^-1074
+  // The mantissa is in units of 2^(shift - 1074).
+  const uint32_t shift = exponent == 0 ? 0 : exponent - 1;
   const uint32_t within = shift % kExactDigitBits;
   // The three digits of mantissa << within, which may have 84 bits.
   const auto low = static_cast<int64_t>((mantissa << within) & kDigitMask);

@@ -15,10 +15,11 @@ class ExactSum {
   /// Number of 64-bit words of the exchanged form.
   static constexpr size_t kWords = 70;
 
-  /// Adds one term. A NaN or infinity makes the sum NaN (or that infinity) from then on.
+  /// Adds one term. After a NaN, or after infinities of both signs, the sum is NaN; after
+  /// infinities of one sign it is that infinity.
   void add(double term);
 
-  /// Adds another accumulator. Commutative and associative, with the same bits.
+  /// Adds another accumulator. Exactly commutative and associative.
   void merge(const ExactSum& other);
 
   /// Stores the exchanged form: kWords words, equal for equal sums. The words of up to 2^30 ranks

@@ -39,7 +39,7 @@ double power(double base, double exponent) {
     mantissa *= 2.0;
     --binary_exponent;
   }
-  // This product is exact in most cases; otherwise its error is small relative to it.
+  // This product is exact in most cases; otherwise its error is small relative to the product.
   const double whole = exponent * binary_exponent;
   const double fraction = exponent * log2_of_mantissa(mantissa);
   const double nearest = std::nearbyint(whole + fraction);

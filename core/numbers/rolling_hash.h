@@ -11,7 +11,7 @@ class RollingHash {
   /// value.
   enum class Event : uint8_t { kReduce = 1, kMicroStep, kNoSyncMicroStep, kDrop, kStep, kGather };
 
-  /// Local, a few nanoseconds.
+  /// Adds an event to the sequence. Local, a few nanoseconds.
   void record(Event event, int64_t subject) {
     // The finalizer of splitmix64: every input bit reaches every output bit.
     uint64_t x = value_ ^ (static_cast<uint64_t>(event) << 56) ^ static_cast<uint64_t>(subject);

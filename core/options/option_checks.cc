@@ -30,8 +30,7 @@ void check_degrees(const OptionCase& known, const RefuseOption& refuse) {
   if (!problem.empty()) refuse(problem);
 }
 
-/// check_wrap() and check_ignores() refuse user functions that select nothing, or leave nothing to
-/// train.
+/// Refuses a policy that has a name but no function.
 void check_wrap(const OptionCase& known, const RefuseOption& refuse) {
   const WrapPolicy& wrap = known.options.wrap;
   if (wrap.choose || wrap.name.empty()) return;
@@ -107,8 +106,8 @@ void check_average(const OptionCase& known, const RefuseOption& refuse) {
   }
 }
 
-/// Checks the precision of each parameter. Without a model, finds problems that exist for every
-/// dtype.
+/// Checks the precision of each parameter. Without a model, refuses only what would be wrong for
+/// parameters of every dtype.
 void check_precision(const OptionCase& known, const RefuseOption& refuse) {
   const Precision& precision = known.options.precision;
   if (known.model == nullptr) {
@@ -122,7 +121,9 @@ void check_precision(const OptionCase& known, const RefuseOption& refuse) {
     }
     return;
   }
-  std::vector<std::string> said;  // reports each problem once, for the first parameter that has it
+  // The problems reported so far. Each problem is reported once, for the first parameter that has
+  // it.
+  std::vector<std::string> said;
   for (const Parameter& parameter : *known.model) {
     for (const std::string& problem :
          problems_of(parameter.precision(precision), parameter.tensor.scalar_type())) {

@@ -4,9 +4,9 @@
 
 namespace tessera::internal {
 
-// Each function refuses invalid values of one field of Options, as far as the model and the world
-// are known. The rows of the option table name these functions, and check the ranges of single
-// numbers themselves. All functions refuse NaN.
+// Each function refuses the invalid values of one field of Options. What depends on the model or
+// the world is checked only if these are known. The rows of the option table name these functions,
+// and check the ranges of single numbers themselves. All functions refuse NaN.
 
 void check_asynchronous_step(const OptionCase& known, const RefuseOption& refuse);
 void check_average(const OptionCase& known, const RefuseOption& refuse);

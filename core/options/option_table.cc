@@ -45,7 +45,7 @@ std::optional<double> number(const Options& options) {
   return value.has_value() ? std::optional<double>(*value) : std::nullopt;
 }
 
-/// Completes `row` for the field `kField`. It can be set from text if take() knows its type.
+/// Completes `row` for the field `kField`. The field can be set from text if take() knows its type.
 template <auto kField>
 constexpr OptionField of(OptionField row) {
   using Value = decltype(std::optional(Options().*kField))::value_type;
@@ -90,7 +90,7 @@ constexpr OptionField kFields[] = {
                            .doc = "which parameters are left to the program",
                            .allowed = "a predicate on names",
                            .check = check_ignores,
-                           .is_compared = false}),  // trained parameters are compared
+                           .is_compared = false}),  // trained parameters are compared instead
     of<&Options::max_grad_norm>(
         {.name = "max_grad_norm",
          .doc = "the largest norm of all gradients; larger ones are scaled down to it",
@@ -159,7 +159,7 @@ constexpr OptionField kFields[] = {
     of<&Options::ignores_buffers>({.name = "ignores_buffers",
                                    .doc = "which buffers are left to the program",
                                    .allowed = "a predicate on names",
-                                   .is_compared = false}),  // synced buffers are compared
+                                   .is_compared = false}),  // synced buffers are compared instead
     of<&Options::requires_sync_batch_norm>(
         {.name = "requires_sync_batch_norm",
          .doc = "refuses a model with a BatchNorm whose statistics are those of one rank's samples",
@@ -251,7 +251,8 @@ constexpr OptionPair kPairs[] = {
      "skips a step when a rank's gradients overflow, and that depends on the number of "
      "micro-steps"},
     {"reproducible", "buffers", "spreads what forwards of each rank have written"},
-    // Options that need all gradients of a step before the first update, or that may skip updates.
+    // optimizer_in_backward excludes options that need all gradients of a step before the first
+    // update, or that may skip updates.
     {"optimizer_in_backward", "offload", "updates in step()"},
     {"optimizer_in_backward", "max_grad_norm",
      "needs the norm of all gradients before the first update"},
@@ -265,11 +266,11 @@ constexpr OptionPair kPairs[] = {
      "may leave out the update of a step that is partly made"},
     {"optimizer_in_backward", "on_non_finite = skip",
      "leaves out the update of a step that is partly made", skips_non_finite},
-    // Options under which the host acts in the middle of a step, so that the step would wait for
-    // it.
+    // asynchronous_step excludes options under which the host acts in the middle of a step, because
+    // the step would wait for the host.
     {"asynchronous_step", "ask_non_finite", "is asked before anything is applied"},
     {"asynchronous_step", "offload", "updates on the CPU, in the step"},
-    // Options under which the host acts in the middle of a captured part.
+    // cuda_graphs excludes options under which the host acts in the middle of a captured part.
     {"cuda_graphs", "free_eagerly", "gathers and frees units from the host"},
     {"cuda_graphs", "offload", "copies gradients to the host in backward"},
 };
@@ -342,7 +343,8 @@ std::string ignored_by_strategy(const OptionField& field, const OptionCase& know
     case Strategies::kOwnSlices:
       break;
   }
-  // Named strategies split over all ranks or over one, even in a world of one.
+  // For a named strategy `shape` has the degrees in a world of kManyRanks, so that the answer is
+  // the same in a world of one rank.
   const bool is_named = known.options.strategy != Strategy::kHybrid;
   const int ranks = is_named ? kManyRanks : known.world != nullptr ? known.world->size : 0;
   if (ranks == 0 || (shape.gradients == ranks && shape.optimizer == ranks)) return "";
@@ -394,7 +396,7 @@ std::string out_of_range(const OptionField& field, const Options& options) {
   if (!field.range.has_value()) return "";
   const auto [above, most, remedy] = *field.range;
   const std::optional<double> value = field.number(options);
-  if (!value.has_value() || (*value > above && *value <= most)) return "";  // no NaN is
+  if (!value.has_value() || (*value > above && *value <= most)) return "";  // NaN is out of range
   return absl::StrCat("got ", field.text(options), "; allowed ", field.allowed, "; ", remedy);
 }
 

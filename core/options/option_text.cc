@@ -74,10 +74,11 @@ std::string take(const std::string& given, int& value) {
 }
 std::string take(const std::string& given, double& value) {
   double number = 0.0;
+  // "inf" and "nan" are numbers here. "1e999", which SimpleAtod() also reads as infinity, is not.
   const bool is_number = absl::SimpleAtod(given, &number) &&
                          (std::isfinite(number) || given.find_first_of("nN") != std::string::npos);
   if (!is_number) return expected(given, "a number");
-  value = number;  // accepts "inf" and "nan", but no number that is too large
+  value = number;
   return "";
 }
 std::string take(const std::string& given, Strategy& value) {

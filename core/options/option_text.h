@@ -11,7 +11,8 @@
 
 namespace tessera::internal::option_text {
 
-// text_of() returns the text of a field's value, for messages, comparison and reports.
+// text_of() returns the value of a field of Options as text: for messages, for reports, and to
+// compare options across ranks.
 
 std::string text_of(bool value);
 std::string text_of(int value);
@@ -37,7 +38,8 @@ std::string text_of(const std::optional<Value>& value) {
   return value.has_value() ? text_of(*value) : "unset";
 }
 
-// take() reads a value from text. Returns "" or what is wrong; then `value` is unspecified.
+// take() reads `value` from the text `given`. Returns "" if that worked; else returns what is
+// wrong, and `value` is unspecified.
 
 std::string take(const std::string& given, bool& value);
 std::string take(const std::string& given, int& value);
@@ -49,8 +51,8 @@ std::string take(const std::string& given, NonFinite& value);
 std::string take(const std::string& given, Reproducible& value);
 std::string take(const std::string& given, BufferSync& value);
 std::string take(const std::string& given, std::vector<int64_t>& value);
-std::string take(const std::string& given, Precision& value);      // Precision::parameters
-std::string take(const std::string& given, LossScale& value);      // LossScale::initial
-std::string take(const std::string& given, WeightAverage& value);  // WeightAverage::decay
+std::string take(const std::string& given, Precision& value);      // sets Precision::parameters
+std::string take(const std::string& given, LossScale& value);      // sets LossScale::initial
+std::string take(const std::string& given, WeightAverage& value);  // sets WeightAverage::decay
 
 }  // namespace tessera::internal::option_text

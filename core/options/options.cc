@@ -21,7 +21,9 @@ std::string refusal(const std::string& field, const std::string& reason) {
   return absl::StrCat("[options] ", field, absl::StartsWith(reason, ".") ? "" : ": ", reason);
 }
 
-/// Checks enumerations first, because a number that was cast to one may have no text.
+/// Returns a problem for each enumeration whose value is none of its enumerators. Such a value (a
+/// number that was cast) has no text. So this is called before problems_of(), whose messages
+/// contain the texts of values.
 std::vector<std::string> problems_of_enumerators(const Options& options) {
   std::vector<std::string> problems;
   const auto check = [&problems](const char* name, auto value, auto last) {

@@ -67,7 +67,7 @@ std::vector<std::string> problems_of(const Precision& precision, ScalarType dtyp
     problems.push_back(problem("reduce", unit.reduce,
                                absl::StrCat("what holds ", c10::toString(unit.communication)),
                                "leave it out or make communication narrower"));
-  } else if (problems.empty()) {  // otherwise the problem is caused by the master's
+  } else if (problems.empty()) {  // a problem of `master` would explain this one
     problems.push_back(problem("communication", unit.communication,
                                absl::StrCat("what ", c10::toString(unit.reduce), " holds"),
                                "make it narrower or set reduce"));

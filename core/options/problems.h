@@ -9,7 +9,7 @@
 
 namespace tessera::internal {
 
-/// Appends `problem`, one line, to a list of problems; "" is no problem.
+/// Appends `problem`, a single line, to `problems`; does nothing if `problem` is "".
 inline void append(std::vector<std::string>& problems, std::string problem) {
   if (!problem.empty()) problems.push_back(std::move(problem));
 }

@@ -31,15 +31,16 @@ bool is_power_of_two(double number) {
   return std::frexp(number, &exponent) == 0.5;
 }
 
-/// Returns true if gradient sums under `precision` are rounded at the same places on any number of
-/// ranks.
+/// Returns true if, for every number of ranks, a gradient sum under `precision` is rounded at the
+/// same points.
 bool keeps_places_of_rounding(const UnitPrecision& precision) {
   const bool is_wide =
       precision.communication == at::kFloat || precision.communication == at::kDouble;
   return is_wide && precision.communication == precision.reduce;
 }
 
-/// Refuses each of the two problems once, for the first parameter that has it.
+/// Refuses Half parameters, and sums that keeps_places_of_rounding() is false for. Reports each of
+/// these two problems once, for the first parameter that has it.
 void check_precision_of_sums(const Options& options, const ParameterTable& model,
                              const RefuseOption& refuse) {
   bool said_half = false;

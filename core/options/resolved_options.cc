@@ -7,8 +7,9 @@
 namespace tessera::internal {
 namespace {
 
-// Small, because the link is idle before the first bucket is sent, and nothing is left to compute
-// while the last one is sent.
+// The default size of buckets between hosts. Small buckets shorten the two times without overlap:
+// until the first bucket is complete the link is idle, and while the last one is sent nothing is
+// left to compute.
 constexpr int64_t kNetworkBucketBytes = int64_t{1} << 20;
 
 }  // namespace

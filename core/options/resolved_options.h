@@ -19,22 +19,27 @@ namespace tessera::internal {
 struct WorldTraits {
   int size = 1;
   at::Device device = at::kCPU;  ///< where parameters lie
-  std::string backend = "shm";   ///< for messages
+  std::string backend = "shm";   ///< its name, for error texts
   Capabilities can = {.one_sided_reads = true};
 };
 
-/// Options without unset fields; all code below parallelize() takes them. The base class is what
-/// the user passed; the fields here hide its fields that may be unset.
+/// Options in which every field has its final value; all code below parallelize() takes these. The
+/// base class holds what the user passed. The fields below replace fields of the base class that
+/// may be unset, and hide those that have the same name.
 struct ResolvedOptions : Options {
   Degrees degrees = {};
   Residence residence = Residence::kResident;
-  int reshard_after_forward = 1;  ///< number of ranks; if equal to p, units are freed
+  /// Over how many ranks a unit stays split between its forward and its backward. 1: it stays
+  /// whole. p: it is freed.
+  int reshard_after_forward = 1;
   NonFinite on_non_finite = NonFinite::kStop;
   std::vector<int64_t> bucket_bytes = {int64_t{1} << 20, int64_t{25} << 20};  ///< not empty
   int units_in_reduction = 1;
   bool prefetch = false;
   bool asynchronous_step = false;
-  double gradient_divisor = 0.0;  ///< 0: gradients are the mean over ranks
+  /// What the sum of gradients over ranks is divided by; 0: the number of ranks, which gives the
+  /// mean.
+  double gradient_divisor = 0.0;
 };
 
 /// Checks `options` for `model` and `world`, which may be null if not known. Returns OK, or
@@ -49,8 +54,8 @@ absl::StatusOr<ResolvedOptions> resolve(const Options& options, const ParameterT
                                         const WorldTraits& world);
 
 /// Returns over how many of `world_size` ranks the strategy splits parameters, gradients and
-/// optimizer state. The only switch on Strategy. Throws c10::Error if a hybrid's degrees do not fit
-/// the world.
+/// optimizer state. This function alone maps each Strategy to its degrees. Throws c10::Error if a
+/// hybrid's degrees do not fit the world.
 Degrees placement(const Options& options, int world_size);
 
 /// Returns one line per field, as the user set it, for comparison across ranks. `ignores` and

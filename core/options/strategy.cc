@@ -8,7 +8,8 @@
 namespace tessera {
 namespace {
 
-/// Completes AbslParseFlag() with a parsed value.
+/// Ends an AbslParseFlag(): if parsing succeeded, stores the result in `value` and returns true;
+/// else stores the reason in `error` and returns false.
 template <typename Value>
 bool take_flag(const absl::StatusOr<Value>& parsed, Value* value, std::string* error) {
   if (parsed.ok()) {

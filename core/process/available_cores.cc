@@ -13,7 +13,7 @@
 namespace tessera::internal {
 namespace {
 
-/// CPU time per period, both in microseconds.
+/// The CPU time that a control group may use in each period. Both numbers are in microseconds.
 struct Quota {
   int64_t time = -1;  // negative: no limit
   int64_t period = 0;
@@ -32,7 +32,8 @@ Quota quota_of(const std::string& folder) {
 }  // namespace
 
 std::vector<int> cores_of(const std::vector<int>& pids) {
-  // Enough for the cores of any kernel; if the set is too small, the kernel refuses to answer.
+  // The number of cpu_set_t that together have room for the cores of any kernel. With too few,
+  // sched_getaffinity() fails.
   constexpr size_t kSets = 8;
   cpu_set_t all[kSets];
   cpu_set_t of_one[kSets];

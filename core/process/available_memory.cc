@@ -10,7 +10,8 @@
 namespace tessera::internal {
 namespace {
 
-// A larger limit means "no limit"; version 1 then writes the largest multiple of a page.
+// A larger limit is taken as "no limit": version 1 of control groups has no word for that, and
+// writes the largest multiple of the page size instead.
 constexpr int64_t kLargestLimit = int64_t{1} << 60;
 
 std::optional<int64_t> bytes_at(const std::string& path) {
@@ -19,20 +20,23 @@ std::optional<int64_t> bytes_at(const std::string& path) {
   return bytes;
 }
 
-/// Reads the file of version 2, else that of version 1.
+/// Reads the file `name` in `folder` (control groups version 2) or, if it does not exist, the file
+/// `old_name` (version 1).
 std::optional<int64_t> bytes_at(const std::string& folder, const char* name, const char* old_name) {
   const auto bytes = bytes_at(folder + name);
   return bytes ? bytes : bytes_at(folder + old_name);
 }
 
-/// Returns the bytes that a control group and its subgroups use and the kernel can reclaim. Pages
-/// of shared memory are in none of these lists, because they can only be swapped.
+/// Returns the number of bytes that the kernel can reclaim from a control group and its subgroups:
+/// file pages and slabs. Pages of shared memory do not count, because the kernel can only swap them
+/// out.
 int64_t reclaimable_bytes(const std::string& folder) {
   std::ifstream file(folder + "/memory.stat");
   std::string name;
   int64_t bytes = 0;
   int64_t sum = 0;
-  int64_t total = 0;  // version 1: includes subgroups; `sum` does not
+  // Under version 1 of control groups, `sum` does not include the subgroups; `total` does.
+  int64_t total = 0;
   while (file >> name >> bytes) {
     if (bytes < 0 || bytes > kLargestLimit) continue;
     if (name == "inactive_file" || name == "active_file" || name == "slab_reclaimable") {

@@ -19,7 +19,8 @@ std::vector<std::string> control_group_folders(const std::string& controller,
   while (std::getline(file, line)) {
     const std::vector<std::string> fields = absl::StrSplit(line, absl::MaxSplits(':', 2));
     if (fields.size() != 3 || !absl::StartsWith(fields[2], "/")) continue;
-    if (absl::StrContains(fields[2], "/..")) continue;  // in another namespace
+    // Skips a group outside this process's cgroup namespace.
+    if (absl::StrContains(fields[2], "/..")) continue;
     const bool is_version_2 = fields[0] == "0" && fields[1].empty();
     const std::vector<std::string> controllers = absl::StrSplit(fields[1], ',');
     if (!is_version_2 && !absl::c_linear_search(controllers, controller)) continue;

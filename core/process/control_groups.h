@@ -5,9 +5,10 @@
 
 namespace tessera::internal {
 
-/// Local. Returns the folders, in their usual places, of the control groups that limit this process
-/// by `controller` ("memory", "cpu"): its own group and all parents, in versions 2 and 1. A missing
-/// folder or file means no limit. `root` is prepended to all paths; tests put a made-up tree there.
+/// Local. Returns the paths of the control groups that limit this process's use of `controller`
+/// ("memory", "cpu"): its own group and all parents of that group, under version 2 and under
+/// version 1, in the usual places. A path or file that does not exist sets no limit. `root` is
+/// prepended to all paths; tests put a made-up tree there.
 std::vector<std::string> control_group_folders(const std::string& controller,
                                                const std::string& root = "");
 

@@ -14,7 +14,7 @@
 namespace tessera::internal {
 namespace {
 
-// The longest time by which a thread that hangs delays the end of the process.
+// How long the end of the process waits, in all, for threads that hang.
 constexpr auto kPatience = std::chrono::seconds(5);
 
 }  // namespace
@@ -23,16 +23,16 @@ struct EndingThread::Entry {
   const Origin origin;
   std::function<void()> ask_to_end;
   std::thread thread;
-  std::thread::id id;  // kept, because join() resets thread.get_id()
+  std::thread::id id;  // a copy, because std::thread::join() resets thread.get_id()
   bool is_over = false;
   bool is_detached = false;
-  bool is_joined = false;  // a thread has joined it, or is about to
+  bool is_joined = false;  // another thread has joined or detached it, or is about to
 
   bool is_other_thread() const { return origin.is_here() && id != std::this_thread::get_id(); }
 };
 
-/// All threads that run or have not been joined. Never destroyed, because late threads still use
-/// it.
+/// The threads of all EndingThreads that run, or have ended and are to be joined. Never destroyed,
+/// because threads may still use it after static objects have been destroyed.
 struct EndingThread::All {
   static All& get() {
     static auto* const all = new All;
@@ -61,7 +61,9 @@ struct EndingThread::All {
     if (entry->is_over) forget(entry);
   }
 
-  /// The caller destroys the entry and the objects that it holds afterwards, without the lock.
+  /// Called by the thread when `run` has returned. Removes the entry if nobody will join the
+  /// thread. The caller still holds the entry, so the entry and the objects in it are destroyed
+  /// after the lock is released.
   void finish(const std::shared_ptr<Entry>& entry) {
     const std::lock_guard lock(mutex);
     entry->is_over = true;
@@ -81,7 +83,8 @@ struct EndingThread::All {
       if (entry->is_other_thread() && !entry->is_over && entry->ask_to_end) entry->ask_to_end();
     }
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    // A copy, because owners may join threads and remove them meanwhile.
+    // A copy, because owners may join threads, and so remove them from `entries`, whenever the lock
+    // is released.
     const auto asked = entries;
     for (const auto& entry : asked) {
       if (!entry->is_other_thread()) continue;

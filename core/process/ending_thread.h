@@ -11,10 +11,10 @@ namespace tessera::internal {
 /// exit(), and the return from main(), destroy static objects, LibTorch's and the program's. All
 /// other threads keep running meanwhile, and may still have work from an engine that was leaked, or
 /// that is on the stack of the thread that calls exit(). So threads that work for groups are
-/// EndingThreads. Before any static object is destroyed that was made before the first
-/// EndingThread, exit() asks all of them to end and waits for them. Static objects that are made
-/// later, such as those in functions, are destroyed earlier; so static objects that these threads
-/// use are never destroyed.
+/// EndingThreads. The first EndingThread registers a handler, in which exit() asks all
+/// EndingThreads to end and waits for them. Static objects that were made before the first
+/// EndingThread are destroyed after that. Static objects that are made later, such as those in
+/// functions, are destroyed earlier; so static objects that these threads use are never destroyed.
 ///
 /// Groups over MPI need their threads until this rank has left MPI. The handler that leaves MPI is
 /// registered later, and so runs first (Note [End of MPI]).

@@ -54,8 +54,8 @@ void read_master(VariableReader& reader, Environment& environment) {
                 "it is left over from another job");
 }
 
-/// Sets where srun's tasks on several hosts meet: on rank 0's host, at a port that all tasks
-/// derive.
+/// Sets where srun's tasks on several hosts meet: on rank 0's host, at a port that each task
+/// computes from the job number and the step number that SLURM gives.
 void derive_master(const VariableReader& reader, Environment& environment) {
   constexpr int64_t kFirstPort = 20000, kPorts = 10000;  // below the ports that the kernel chooses
   const auto job = internal::whole_number(reader.text("SLURM_JOB_ID"));
@@ -66,8 +66,9 @@ void derive_master(const VariableReader& reader, Environment& environment) {
   environment.master_port = static_cast<int>(port);
 }
 
-/// Handles ranks for which no variable sets a meeting place. A scheduler's ranks on one host need
-/// none.
+/// Called if no variable sets a meeting place. A world of one rank needs none, nor do a scheduler's
+/// ranks on one host. A scheduler's ranks on several hosts get a place by derive_master().
+/// Otherwise adds a problem.
 void read_no_store(VariableReader& reader, Environment& environment) {
   std::string size = absl::StrCat(environment.world_size);
   if (reader.has_problems()) size = reader.text("WORLD_SIZE", size);

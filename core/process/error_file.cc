@@ -21,7 +21,8 @@ namespace {
 constexpr size_t kLongestFile_bytes = 1 << 20;
 constexpr size_t kLongestMessage_bytes = 4000;
 
-/// Makes a text safe to print on a terminal, because a rank's text may contain anything.
+/// Returns `text`, cut off at kLongestMessage_bytes, with '?' for control characters other than
+/// newlines and tabs: a rank's text may contain anything, and is printed on terminals.
 std::string shown(std::string text) {
   text.resize(std::min(text.size(), kLongestMessage_bytes));
   std::replace_if(
@@ -43,7 +44,7 @@ int write_file(const std::string& path, int flags, const std::string& text) {
 /// Writes a file that does not exist yet; returns errno, or 0.
 int write_new_file(const std::string& path, const std::string& text) {
   const std::string part = absl::StrCat(path, ".", getpid());
-  unlink(part.c_str());  // left by a killed process with the same pid
+  unlink(part.c_str());  // another process with this pid may have been killed here
   int error = write_file(part, O_EXCL, text);
   if (error == 0 && rename(part.c_str(), path.c_str()) != 0) error = errno;
   if (error != 0) unlink(part.c_str());
@@ -70,7 +71,7 @@ std::string read_error_file(const std::string& path) {
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   const nlohmann::json* message = &json;
   // torchrun's own writers put an object that holds the text into "message"; other writers put the
-  // text.
+  // text itself there.
   for (int depth = 0; depth < 2 && message->is_object(); ++depth) {
     const auto found = message->find("message");
     if (found == message->end()) return "";

@@ -4,13 +4,14 @@
 
 namespace tessera::internal {
 
-/// The files in which launchers read why a rank failed (TORCHELASTIC_ERROR_FILE): JSON with
-/// "message". torchrun reads two forms. In the first, "message" is an object with the text in
-/// "message" and, in "extraInfo", "timestamp" (torchrun takes that for one of PyTorch's workers).
-/// In the second, "message" is the text, and "timestamp" is beside it.
+/// Launchers read from a file (TORCHELASTIC_ERROR_FILE) why a rank failed. The file is JSON with
+/// the key "message", in one of two forms that torchrun reads. In the first form, that of PyTorch's
+/// own workers, the value of "message" is an object, which has the text in "message" and a
+/// "timestamp" in "extraInfo". In the second form the value of "message" is the text, and
+/// "timestamp" is beside it.
 
-/// Returns `message` as read_error_file() returns it after write_error_file(): valid UTF-8 that a
-/// terminal may show, cut off after some thousand bytes.
+/// Returns what read_error_file() would return after write_error_file() with this `message`: UTF-8
+/// that a terminal may show, cut off after some thousand bytes, perhaps inside a character.
 std::string shown_message(const std::string& message);
 
 /// Local. Returns the message in the file, of either form; "" if there is none, or it is not such a

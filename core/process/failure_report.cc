@@ -11,7 +11,8 @@ namespace {
 
 std::terminate_handler next_handler = nullptr;
 
-/// An uncaught exception need not unwind the stack, so no group may have reported it.
+/// The terminate handler. Reports the exception, because an uncaught exception need not unwind the
+/// stack, and then no group has reported it.
 [[noreturn]] void report_and_terminate() {
   if (std::current_exception() != nullptr) report_failure(-1, present_error_text());
   if (next_handler != nullptr) next_handler();
@@ -38,7 +39,8 @@ void report_failures(int rank, int world_size) {
 void report_failure(int culprit, std::string_view text) noexcept {
   const LaunchedRank* const own = LaunchedRank::own();
   if (own == nullptr) return;
-  // The launcher has no number for the culprit.
+  // If the ranks of this world have other numbers than in the launcher, the launcher would take the
+  // culprit's number for another rank's, so note nothing.
   if (culprit >= 0 && !own->is_numbered_alike.load()) return;
   own->page->note_failure(culprit >= 0 ? culprit : own->rank, text);
 }

@@ -52,7 +52,8 @@ struct ForkHandlers {
   }
 
   static std::vector<Held>& held() {
-    static auto* const all = new std::vector<Held>;  // never destroyed: threads may fork at the end
+    // Never destroyed, because threads may call fork() while static objects are destroyed.
+    static auto* const all = new std::vector<Held>;
     return *all;
   }
 

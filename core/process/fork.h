@@ -18,17 +18,18 @@ namespace tessera::internal {
 /// windows, shared buffers, engines, their scopes, checkpoints) compares its Origin with the
 /// present process. In a child, calls throw, and destructors do not touch inner objects, because a
 /// thread that does not exist there may have locked them or half changed them. Inner objects do not
-/// check again. Observers of operators and handlers at exit, which the process itself calls, check
-/// too.
+/// check again. Exit handlers and observers of operators check, too, because no outer object calls
+/// them.
 ///
 /// Shared segments become private mappings in the child, copied at the first write (Segment). Until
 /// then the child sees later writes of the parent, so it has no snapshot, and reading parameters
 /// throws (ThrowingStorage). Process-wide locks that any thread may hold at any time are held
 /// across fork().
 ///
-/// Code that runs in the child before fork() returns may only set words and make system calls,
-/// because the parent may have had other threads. A child may make groups and engines of its own.
-/// Processes made by clone(), which does not call fork handlers, are not detected.
+/// Code that runs in the child before fork() returns may only store to memory and make system
+/// calls, because other threads of the parent may have held any lock. A child may make groups and
+/// engines of its own. Processes made by clone(), which does not call fork handlers, are not
+/// detected.
 
 /// Identifies the process that made an object.
 class Origin {
@@ -40,8 +41,8 @@ class Origin {
   /// code may call it.
   bool is_here() const { return forks_ == forks_so_far_.load(std::memory_order_relaxed); }
 
-  /// Returns the error text for a child: "this process is a fork of <whom> (pid 12), which ...;
-  /// ...".
+  /// Returns the error text for a child: "this process is a fork of <whom> (pid 12) and cannot use
+  /// its groups, ...; use them there, ...".
   std::string fork_error(std::string_view whom) const;
 
  private:
@@ -54,7 +55,8 @@ class Origin {
   pid_t pid_;
 };
 
-/// Local. Keeps `what` for ever and never destroys it. Leak checkers can see it.
+/// Local. Keeps `what` for ever and never destroys it. Leak checkers do not report it, because it
+/// stays reachable.
 void never_destroy(std::shared_ptr<void> what);
 
 /// Local. Holds `mutex`, which must live as long as the process, around every fork(), so that a

@@ -26,10 +26,12 @@ namespace tessera::internal {
 namespace {
 
 constexpr const char* kName = "tessera-job";
-/// Change this with the layout of a page, because processes may use different versions of Tessera.
+/// The version of the layout of a page. Change it with the layout, because processes may use
+/// different versions of Tessera.
 constexpr uint64_t kVersion = 0x7465737365726102;
 
-/// Returns true if nobody can shrink the file, which would kill a process that reads its mapping.
+/// Returns true if nobody can shrink the file. (A process that reads a mapping of a file is killed
+/// if the file was shrunk.)
 bool is_sealed(int fd) {
   const int seals = ::fcntl(fd, F_GET_SEALS);
   return seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
@@ -102,7 +104,8 @@ absl::StatusOr<std::unique_ptr<JobPage>> JobPage::create(int ranks, JobOutline o
   return page;
 }
 
-/// Returns null, with errno set, if there is no memory. Readers map the page read-only.
+/// Maps the page in the file `fd`, read-only if `fd` was opened read-only. Returns null, with errno
+/// set, if mmap() fails.
 std::unique_ptr<JobPage> JobPage::map(int fd, int ranks, int rank) {
   const bool is_read_only = (::fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY;
   void* const data =
@@ -138,7 +141,8 @@ std::unique_ptr<JobPage> JobPage::find(const std::string& address, int rank) {
       !absl::SimpleAtoi(fields[2], &nonce) || rank < 0 || rank >= ranks) {
     return nullptr;
   }
-  // In another namespace the number may belong to another process, so any file may be there.
+  // In another PID namespace the pid in `address` may belong to another process, so check the
+  // file.
   const FileDescriptor fd(::open(fields[0].c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   struct stat file {};
   if (::fstat(fd.get(), &file) != 0 || !S_ISREG(file.st_mode) || file.st_size != bytes(ranks)) {
@@ -151,8 +155,8 @@ std::unique_ptr<JobPage> JobPage::find(const std::string& address, int rank) {
   return page;
 }
 
-/// Records that process `pid` runs this rank. Removes what another process has noted about its
-/// progress.
+/// Records that process `pid` runs this rank. If another process ran the rank before, removes the
+/// progress which that process has noted.
 void JobPage::note_process(int pid) noexcept {
   if (record(rank_).own_pid.exchange(pid) != pid) own_progress().begin();
 }

@@ -25,17 +25,17 @@ struct FailureNote {
 /// A launcher's description of its job.
 struct JobOutline {
   int launcher = 0;      ///< its pid
-  int64_t begin_ns = 0;  ///< begin of this start, on the host's monotonic clock
+  int64_t begin_ns = 0;  ///< when this launch attempt began, on the host's monotonic clock
   int restart_count = 0;
   int max_restarts = 0;
-  bool is_supervised = false;        ///< one command, whose rank 0 alone has a record
+  bool is_supervised = false;        ///< tessera-run --supervise: only rank 0 has a record
   int64_t heartbeat_timeout_ms = 0;  ///< 0: a rank may be silent for ever
 };
 
 /// A rank's process.
 struct RankRecord {
   int pid = 0;      ///< the process that the launcher started; 0: none yet
-  int own_pid = 0;  ///< the process that runs the rank; differs if a script starts it
+  int own_pid = 0;  ///< the process that is the rank; differs from `pid` if a script started it
   std::optional<int> wait_status;  ///< from waitpid(), once the process has ended
 };
 
@@ -46,21 +46,22 @@ struct RankRecord {
 /// passes its address in TESSERA_JOB_PAGE. The page needs no file, and no descriptor that a program
 /// between launcher and rank could close. Does not use LibTorch, because the launcher does not.
 ///
-/// The content may be invalid if a rank misbehaves, so reads are bounded.
+/// If a rank misbehaves, the content may be invalid. So functions that read it limit the lengths
+/// that they use and the number of their retries.
 class JobPage {
  public:
   /// The largest number of ranks that launchers start, and that readers accept.
   static constexpr int kMostRanks = 4096;
-  /// The text of a note is cut off after this size.
+  /// The text of a failure note is cut off after this many bytes.
   static constexpr size_t kLongestNote_bytes = 2000;
 
   /// Local. Makes the launcher's page for `ranks` ranks, and records the launcher's pid and the
   /// start time. ResourceExhausted if there is not enough memory or no descriptor left.
   static absl::StatusOr<std::unique_ptr<JobPage>> create(int ranks, JobOutline outline = {});
   /// Local. Opens the page for rank `rank`, whose process is `pid`. Removes an earlier failure note
-  /// of that rank, and what another process has noted about its own progress. Returns null
-  /// if `address` does not lead to a page for the rank, because the launcher is gone or in another
-  /// PID namespace, or /proc is hidden. The job then runs without a page.
+  /// of that rank and, if another process was this rank before, the progress that it noted. Returns
+  /// null if `address` does not lead to a page for the rank, because the launcher is gone or in
+  /// another PID namespace, or /proc is hidden. The job then runs without a page.
   static std::unique_ptr<JobPage> open(const std::string& address, int rank, int pid = ::getpid());
   /// Local. Records in the page that process `pid` runs rank `rank`, which has not opened the page
   /// yet. No effect where open() would return null.
@@ -77,8 +78,9 @@ class JobPage {
   /// Returns the address with which ranks open the page, valid while this object lives.
   std::string address() const;
 
-  /// Called by a rank. note_failure() records its failure, unless it has a record already.
-  /// forget_failure() removes the record if the rank carries on. Neither allocates or blocks.
+  /// Called by a rank. note_failure() records the rank's failure, unless one is recorded already.
+  /// forget_failure() removes the record; call it when the rank carries on after a failure. Neither
+  /// function allocates or blocks.
   void note_failure(int culprit, std::string_view text) noexcept;
   void forget_failure() noexcept;
   /// Called by a rank. Returns its progress; note_saved_step() records which step of the job has
@@ -121,10 +123,10 @@ class JobPage {
   Header& header() const;
   Record& record(int rank) const;
 
-  FileDescriptor file_;  // the launcher's; none in ranks
+  FileDescriptor file_;  // open in the launcher, not in ranks
   char* const data_;
   const int ranks_;
-  const int rank_;  // -1: no rank
+  const int rank_;  // which rank opened the page; -1: the launcher or a viewer
 };
 
 }  // namespace tessera::internal

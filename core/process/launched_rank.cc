@@ -39,9 +39,9 @@ bool LaunchedRank::find(int rank, int world_size) {
   return true;
 }
 
-/// Uses RANK and WORLD_SIZE if they are set, whatever other variables say, because the error to
-/// report may be a contradiction between them. Otherwise the process is a rank of the supervised
-/// command.
+/// If RANK and WORLD_SIZE are set, uses them and ignores other variables, because the error to
+/// report may be that other variables contradict these two. Otherwise the process is a rank of the
+/// command that tessera-run --supervise has started.
 bool LaunchedRank::find() {
   const auto rank = number_in("RANK");
   const auto world_size = number_in("WORLD_SIZE");

@@ -11,7 +11,7 @@ namespace tessera::internal {
 /// This process from its launcher's point of view.
 struct LaunchedRank {
   Origin origin;
-  int rank;  ///< the launcher's number
+  int rank;  ///< this process's number in the launcher's page
   int world_size;
   std::unique_ptr<JobPage> page;
   /// True if the newest world gives all ranks the launcher's numbers.
@@ -28,7 +28,8 @@ struct LaunchedRank {
   /// Finds the launcher that gave this process the rank `rank`. Returns true if it has found it.
   /// The LaunchedRank is never destroyed, because a process may fail at its very end.
   static bool find(int rank, int world_size);
-  /// Like find(rank, world_size) before there is a world: takes both from the environment.
+  /// Like find(rank, world_size), for use before there is a world: takes `rank` and `world_size`
+  /// from the environment.
   static bool find();
   /// Tells the launcher, before there is a world, that this process runs its rank. Local.
   static void note_arrival();

@@ -15,9 +15,10 @@
 namespace tessera::internal {
 namespace {
 
-/// The value of a variable when a process was started.
+/// An environment variable of another process, as it was when that process was started.
 struct StartVariable {
-  bool is_shown = false;  // false: another user's process, setuid or gone, or /proc is hidden
+  // False if the process is another user's, setuid or gone, or /proc is hidden.
+  bool is_shown = false;
   std::optional<std::string> value;
 };
 
@@ -59,7 +60,9 @@ absl::StatusOr<std::string> job_name(const Environment& environment) {
         "); set TESSERA_STORE on all ranks to file:///directory/name in a directory of this user's "
         "with mode 0700"));
   }
-  // Containers may share the network, to which the names belong, but not the processes.
+  // The job's name becomes part of the name of an abstract socket, so it must differ from the names
+  // of all other jobs in this network namespace. A pid alone would not do: containers may share a
+  // network namespace and have PID namespaces of their own.
   const std::string where = absl::StrCat(machine_id(), "/", environment.job_id);
   return absl::StrCat("mpi-", launcher->pid, "-", launcher->start_time, "-",
                       absl::Hex(XXH3_64bits(where.data(), where.size())));

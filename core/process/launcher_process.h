@@ -22,10 +22,10 @@ struct LauncherProcess {
 /// ancestor.
 absl::StatusOr<LauncherProcess> find_launcher(const std::string& variable);
 
-/// Local. Returns a name of the job that srun or mpirun has started, equal in all its ranks on this
-/// host and different from every other job's: srun's step ("slurm-17.0"), else the launcher's
-/// process on this host (find_launcher()) with PMIx's name of the job. FailedPrecondition if
-/// neither is known.
+/// Local. Returns a name of the job that srun or mpirun has started, equal in all ranks of the job
+/// on this host and different from the name of every other job. The name is made of srun's step
+/// ("slurm-17.0") if there is one, else of the launcher's process on this host (find_launcher())
+/// and the name that PMIx gives the job. FailedPrecondition if neither is known.
 absl::StatusOr<std::string> job_name(const Environment& environment);
 
 }  // namespace tessera::internal

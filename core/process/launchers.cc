@@ -15,17 +15,20 @@ namespace {
 struct Launcher {
   const char* name;
   const char* rank;
-  const char* size = nullptr;  ///< null: sets neither the number of ranks nor the rest
+  const char* size = nullptr;  ///< null: the launcher sets only `rank`
   const char* local_rank = nullptr;
   const char* local_size = nullptr;
   bool may_lack_local = false;  ///< local_rank and local_size may both be unset
   const char* hosts = nullptr;  ///< its value begins with the host of rank 0
-  const char* node = nullptr;   ///< if local_size is a list: index of this host's entry
-  const char* nodes = nullptr;  ///< if equal to size, a process may start others on its node
+  /// if local_size is a list: the variable with this host's index in it
+  const char* node = nullptr;
+  /// The variable with the number of nodes. If its value equals that of `size`, there is one
+  /// process per node.
+  const char* nodes = nullptr;
 };
 
-// RANK and WORLD_SIZE take precedence. Any of the other launchers may have started the next one
-// (Note [Launchers]).
+// All known launchers. The first entry takes precedence. Each of the others may have started
+// launchers that come later in this list (Note [Launchers]).
 constexpr Launcher kLaunchers[] = {
     {"RANK and WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", true,
      "MASTER_ADDR"},
@@ -46,8 +49,8 @@ constexpr const Launcher& kByName = kLaunchers[0];
 constexpr const Launcher& kSlurm = kLaunchers[1];
 constexpr const Launcher& kOpenMpi = kLaunchers[2];
 
-// Variables that show that there are several processes, for when no launcher gives a rank. SLURM's
-// count only if they are above 1.
+// If no launcher gives a rank, each of these variables shows that there are several processes. A
+// SLURM variable shows this only if its value is above 1.
 constexpr const char* kSignsOfSeveral[] = {
     "TESSERA_STORE", "MASTER_ADDR",           "PET_RDZV_ENDPOINT",   "PET_NNODES",  "SLURM_NTASKS",
     "SLURM_NPROCS",  "SLURM_NTASKS_PER_NODE", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"};
@@ -59,9 +62,10 @@ constexpr const char* kHowToStart =
 /// This process's identity, according to one launcher's variables.
 struct Identity {
   const Launcher* launcher;
-  Environment says;              // sets `rank` to `host_of_rank_0`
-  bool is_by_torchrun = false;   // or set by tessera-run
-  bool is_one_per_node = false;  // one process per node may start others
+  Environment says;             // only the fields from `rank` through `host_of_rank_0`
+  bool is_by_torchrun = false;  // torchrun or tessera-run has set RANK and WORLD_SIZE
+  // This launcher has started one process per node, which may itself have started the node's ranks.
+  bool is_one_per_node = false;
 };
 
 /// Adds a problem if only some of this launcher's variables are set.
@@ -147,9 +151,10 @@ void disagree(VariableReader& reader, const Launcher& own, const Launcher& other
       "over from another job (env -u), or set TESSERA_WORLD=single to train alone"));
 }
 
-/// Returns a launcher that may have several ranks, although it does not set their number: one that
-/// sets a rank if `is_any`, else one that sets a rank other than 0. Ignores SLURM, because a batch
-/// script has its rank, too.
+/// Returns a launcher that has set a rank; null if there is none. A launcher that has set no number
+/// of ranks counts, too, because it may have started several. If `is_any` is false, only a rank
+/// other than 0 counts. Ignores RANK. Also ignores SLURM's variable, because SLURM gives a batch
+/// script a rank, too.
 const Launcher* find_rank(const VariableReader& reader, bool is_any) {
   for (const Launcher& launcher : kLaunchers) {
     const bool is_sign =
@@ -174,8 +179,8 @@ void refuse_signs_of_several(VariableReader& reader) {
                               reader.text(sign), "'; ", kHowToStart));
 }
 
-/// Adds a problem if another identity contradicts `own`. Takes the local ranks from other
-/// identities.
+/// Adds a problem if another identity contradicts `own`. If `own` lacks the local rank and size,
+/// takes them from another identity.
 void reconcile(VariableReader& reader, const std::vector<Identity>& found, Identity& own) {
   const Launcher& launcher = *own.launcher;
   Environment& says = own.says;
@@ -188,8 +193,10 @@ void reconcile(VariableReader& reader, const std::vector<Identity>& found, Ident
     says.local_rank = other.says.local_rank;
     says.local_world_size = other.says.local_world_size;
   }
-  // torchrun may have been started by each of several processes; and a rank other than 0 is not
-  // alone.
+  // Looks for a launcher that has set a rank and no number of ranks. If torchrun has started ranks
+  // on this host only, any rank from such a launcher is a contradiction, because each process of
+  // the launcher may have started a torchrun. In a world of one rank, a rank other than 0 from such
+  // a launcher is a contradiction.
   const bool is_any = own.is_by_torchrun && says.is_one_host() && found.size() == 1;
   const Launcher* const other =
       is_any || says.world_size == 1 ? find_rank(reader, is_any) : nullptr;
@@ -201,7 +208,7 @@ void reconcile(VariableReader& reader, const std::vector<Identity>& found, Ident
 }  // namespace
 
 std::optional<int> tasks_of_node(const std::string& list, int node) {
-  int64_t first = 0;  // first node of this entry
+  int64_t first = 0;  // number of the entry's first node
   std::optional<int> found;
   for (absl::string_view entry : absl::StrSplit(list, ',')) {
     const bool is_repeated = absl::ConsumeSuffix(&entry, ")");
@@ -241,8 +248,8 @@ Environment read_identity(VariableReader& reader) {
     return alone;
   }
   std::vector<Identity> found;
-  // Collects the problems of other launchers, which are ignored if RANK and WORLD_SIZE take
-  // precedence.
+  // Once RANK and WORLD_SIZE have given a rank, the other launchers' variables are read with this
+  // reader, and its problems are ignored.
   VariableReader unheeded = reader;
   for (const Launcher& launcher : kLaunchers) {
     const bool is_heeded = found.empty() || found.front().launcher != &kByName;

@@ -50,7 +50,7 @@ std::string process_activity(int pid) {
 }
 
 std::string access_problem(int pid) {
-  // The kernel makes the same permission check here as for open files.
+  // Reading this link needs the same permission as opening the files that the process has open.
   char target[PATH_MAX];
   const std::string path = absl::StrCat("/proc/", pid, "/exe");
   if (::readlink(path.c_str(), target, sizeof(target)) >= 0) return "";

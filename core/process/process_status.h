@@ -10,14 +10,15 @@ namespace tessera::internal {
 struct ProcessStatus {
   char state = 0;           ///< 'R' running, 'S' or 'D' sleeping, 'T' or 't' stopped, 'Z' ended
   int parent = 0;           ///< pid of the process that started it; 0 if it cannot be seen
-  uint64_t start_time = 0;  ///< in ticks since boot: a pid may be used again
+  uint64_t start_time = 0;  ///< in ticks since boot; a later process with this pid has another one
 
   bool has_ended() const { return state == 'Z' || state == 'X'; }
   /// "is stopped (SIGSTOP or a debugger)", "computes", "sleeps"; "" for other states.
   std::string describe() const;
 };
 
-/// Local. nullopt if there is no such process, or /proc does not show it.
+/// Local. Returns the status of process `pid`; nullopt if there is no such process, or /proc does
+/// not show it.
 std::optional<ProcessStatus> process_status(int pid);
 
 /// Local. Returns ProcessStatus::describe() of process `pid`; "" if its status is not known.

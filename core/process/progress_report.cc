@@ -7,9 +7,9 @@
 namespace tessera::internal {
 namespace {
 
-// The address of waited_ns identifies a thread, at the cost of a load.
+// A thread is identified by the address of its waited_ns, because that costs only a load.
 thread_local int64_t waited_ns = 0;  // time for which this thread has waited for other ranks
-std::atomic<const int64_t*> trainer{nullptr};  // waited_ns of the thread that has ended a step
+std::atomic<const int64_t*> trainer{nullptr};  // waited_ns of the thread that last ended a step
 std::atomic<const int64_t*> waiter{nullptr};   // waited_ns of the thread whose wait is noted
 std::atomic<int> presences{0};
 

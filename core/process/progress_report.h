@@ -15,9 +15,9 @@ namespace tessera::internal {
 /// Reports that something has begun or ended, so the process is not frozen. Takes nanoseconds.
 void report_life() noexcept;
 
-/// Report how many steps this process has trained, including those of a loaded state, and which
-/// step is in a checkpoint. tessera-run restarts a failed job, unless it fails at the same step as
-/// before.
+/// report_step() reports how many steps this process has trained, including those of a loaded
+/// state. report_saved_step() reports which step is in a checkpoint. tessera-run restarts a failed
+/// job unless these numbers show that it failed at the same step as before.
 void report_step(int64_t step) noexcept;
 void report_saved_step(int64_t step) noexcept;
 /// Reports that a step has ended on the calling thread, which is the training thread. `sees_waits`:
@@ -27,7 +27,7 @@ void report_step_end(bool sees_waits) noexcept;
 void report_phase(Phase phase) noexcept;
 
 /// Reports a phase of the training thread while this object lives; the destructor restores the
-/// previous phase. No effect on other threads.
+/// previous phase. Has no effect if made on another thread.
 class PhaseReport {
  public:
   explicit PhaseReport(Phase phase) noexcept;
@@ -51,12 +51,13 @@ class GroupPresence {
 };
 
 /// Reports that the calling thread waits for other ranks, until this object is destroyed. The wait
-/// counts as waiting time (Pace), and is noted once it is long. Reads the clock at each end; costs
-/// nothing if the wait never began or there is no launcher.
+/// counts as waiting time (Pace), and is noted once it is long. Reads the clock when the wait
+/// begins and when it ends. Costs nothing if the wait never begins or there is no launcher.
 class WaitReport {
  public:
   using Clock = std::chrono::steady_clock;
-  /// A longer wait is long; it is noted again after each such interval.
+  /// A wait that is longer than this is noted, and noted again after each further interval of this
+  /// length.
   static constexpr auto kLong = std::chrono::milliseconds(100);
 
   WaitReport() noexcept;
@@ -72,8 +73,9 @@ class WaitReport {
   }
   /// Returns true if the thread must call note() now. Also reports a sign of life.
   bool is_due(Clock::time_point now) noexcept;
-  /// Notes the call that waits, and the ranks of the world for which it waits. Only one waiting
-  /// thread is shown: the training thread, once it has ended a step.
+  /// Notes the call that waits, and the ranks of the world for which it waits. If several threads
+  /// wait, only one of them is shown. Once the training thread has ended a step, only that thread
+  /// is shown.
   void note(std::string_view call, std::string_view group, int64_t number,
             const std::vector<int>& ranks) noexcept;
 

@@ -75,7 +75,7 @@ void RankProgress::note_step_end(int64_t waited_ns) noexcept {
   const uint64_t number = step_ends_.load(std::memory_order_relaxed);
   StepEnd& end = ends_[number % kSteps];
   // Release order: a reader that has read one of these values, and then reads the number of ends,
-  // notices that this place was reused.
+  // notices that this entry was overwritten.
   end.when_ns.store(monotonic_ns(), std::memory_order_release);
   end.waited_ns.store(waited_ns, std::memory_order_release);
   step_ends_.store(number + 1, std::memory_order_release);
@@ -96,7 +96,7 @@ void RankProgress::note_wait(int64_t since_ns, std::string_view call, std::strin
 void RankProgress::note_wait_end() noexcept { write_wait({}); }
 
 void RankProgress::write_wait(const std::array<uint64_t, kWords>& words) noexcept {
-  // Make it odd, whatever value a thread that was killed here has left.
+  // Makes the version odd. It is odd already if a thread was killed in this function.
   const uint64_t version = wait_version_.load(std::memory_order_relaxed) | 1;
   wait_version_.store(version, std::memory_order_relaxed);
   for (size_t i = 0; i < kWords; ++i) wait_[i].store(words[i], std::memory_order_release);
@@ -112,7 +112,7 @@ Pace RankProgress::pace() const {
   for (int look = 0; look < kLooks; ++look) {
     const uint64_t count = step_ends_.load(std::memory_order_acquire);
     if (count == 0) return {};
-    // Leaves out the oldest place, which the next end overwrites.
+    // Leaves out the oldest entry, which is overwritten when the next step ends.
     const uint64_t intervals = std::min(count, kSteps - 1) - 1;
     const StepEnd& last = ends_[(count - 1) % kSteps];
     const StepEnd& first = ends_[(count - 1 - intervals) % kSteps];

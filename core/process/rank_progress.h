@@ -19,8 +19,8 @@ const char* phase_name(Phase phase);
 
 /// A rank's long wait for other ranks.
 struct LongWait {
-  int64_t since_ns = 0;    ///< on the host's monotonic clock, which all processes share
-  std::string call;        ///< "all_reduce SUM float32[4] 'tag' #3 on group 'world'"
+  int64_t since_ns = 0;    ///< begin, on the host's monotonic clock, which all processes share
+  std::string call;        ///< such as "all_reduce SUM float32[4] 'tag' #3 on group 'world'"
   std::string group;       ///< the group's name
   int64_t number = -1;     ///< the call's number in its group; -1: it has none
   std::vector<int> ranks;  ///< the first awaited ranks, at most kRanks, in the job's numbering
@@ -28,7 +28,7 @@ struct LongWait {
   static constexpr size_t kRanks = 8;
 };
 
-/// A rank's speed over its last 15 steps at most.
+/// A rank's speed, measured between the ends of at most its last 15 steps.
 struct Pace {
   int64_t last_step_ns = 0;       ///< when the last step ended, on the monotonic clock
   double seconds_per_step = 0.0;  ///< 0: fewer than two steps have ended
@@ -39,8 +39,8 @@ struct Pace {
 
 /// How far a rank has come and what it is doing. Lies in memory shared between processes; all zeros
 /// mean that the rank has written nothing yet. Only the rank writes; writing does not allocate,
-/// lock or wait. Any process may read at any time. Reads are bounded, because a rank that
-/// misbehaves may have written anything.
+/// lock or wait. Any process may read at any time. A read that collides with a write
+/// retries only a limited number of times, because a rank that misbehaves may never finish a write.
 class RankProgress {
  public:
   // Called by the rank, from any thread. Only one thread at a time may call begin(),
@@ -69,8 +69,8 @@ class RankProgress {
 
   // Called by any process.
 
-  /// Returns when the rank last noted that it is alive, on the monotonic clock, to some
-  /// milliseconds; 0 if it never did, or is in no group.
+  /// Returns the time at which the rank last noted that it is alive, in nanoseconds on the
+  /// monotonic clock, accurate to some milliseconds; 0 if it never did, or is in no group.
   int64_t life_ns() const { return life_ns_.load(std::memory_order_relaxed); }
   Phase phase() const;
   int64_t step() const { return step_.load(std::memory_order_relaxed); }
@@ -102,13 +102,13 @@ class RankProgress {
   std::atomic<uint32_t> phase_;
   std::atomic<int64_t> step_;
   std::atomic<uint64_t> step_ends_;     // number of steps that have ended
-  std::atomic<uint64_t> wait_version_;  // odd while it is being written
+  std::atomic<uint64_t> wait_version_;  // odd while wait_ is being written
   StepEnd ends_[kSteps];
   std::atomic<uint64_t> wait_[kWords];  // a WaitBytes; since_ns is 0 if there is no wait
 };
 
-/// Returns nanoseconds on the monotonic clock; coarse_monotonic_ns() is cheaper, to some
-/// milliseconds.
+/// Returns nanoseconds on the monotonic clock; coarse_monotonic_ns() is cheaper, but accurate only
+/// to some milliseconds.
 int64_t monotonic_ns();
 int64_t coarse_monotonic_ns() noexcept;
 

@@ -7,14 +7,15 @@
 
 namespace tessera::internal {
 
-/// Opens each of the descriptors 0 to 2 that is closed (`train >&-`) on /dev/null. Otherwise the
-/// next file or shared memory that the process opens would get its number, and printed text would
-/// be written into it. Local. Throws c10::Error if /dev/null cannot be opened.
+/// Opens /dev/null as each of the descriptors 0 to 2 that is closed (`train >&-`). Otherwise the
+/// next file or shared memory that the process opens would get the number of the closed descriptor,
+/// and printed text would be written into it. Local. Throws c10::Error if /dev/null cannot be
+/// opened.
 void open_standard_streams();
 
-/// Returns `fd`. If `fd` is one of 0 to 2, because a stream was closed meanwhile, closes it and
-/// returns a duplicate above 2, close-on-exec. Returns -1, with errno set, if no descriptor is free
-/// or `fd` is negative. Local; does not use LibTorch.
+/// If `fd` is above 2, returns it. Otherwise returns a close-on-exec duplicate above 2, and closes
+/// `fd`. (`fd` is 0 to 2 if that standard stream was closed when `fd` was opened.) Returns -1, with
+/// errno set, if no descriptor is free or `fd` is negative. Local; does not use LibTorch.
 inline int above_standard_streams(int fd) {
   if (fd < 0 || fd > STDERR_FILENO) return fd;
   const int above = ::fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);

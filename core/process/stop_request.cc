@@ -18,7 +18,7 @@ static_assert(std::atomic<bool>::is_always_lock_free);
 
 void note(int /*signal*/) { requested = true; }
 
-/// The signals' previous actions, and the number of live requests.
+/// The previous actions of the signals, and the number of StopRequests that live.
 struct Handlers {
   std::mutex mutex;
   int requests = 0;

@@ -25,10 +25,11 @@ class SignalBlock {
 /// Throws std::runtime_error: no thread for `purpose` could be started, because of `error`.
 [[noreturn]] void throw_no_thread(std::string_view purpose, const std::system_error& error);
 
-/// Starts a library thread for `purpose`, with signals blocked. The system delivers a signal that
-/// is sent to the process to any thread that does not block it. A program may block SIGTERM in its
-/// threads and take it by sigwait(), or have a handler that must run in one of its own threads.
-/// Throws std::runtime_error that names the purpose and the limits if no thread can be started.
+/// Starts a library thread for `purpose`, with signals blocked, because the system may deliver a
+/// signal for the process to any thread that does not block it. The program may want the signal
+/// elsewhere: it may block SIGTERM in its own threads and take it by sigwait(), or have a handler
+/// that must run in one of them. Throws std::runtime_error that names the purpose and the limits if
+/// no thread can be started.
 template <typename Run>
 std::thread thread_without_signals(std::string_view purpose, Run run) {
   const SignalBlock block;

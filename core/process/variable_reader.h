@@ -14,7 +14,8 @@
 
 namespace tessera::internal {
 
-constexpr int kGreatest = std::numeric_limits<int>::max();  ///< largest number of a variable
+/// Pass this as `greatest` to integer() if only the type limits the value.
+constexpr int kGreatest = std::numeric_limits<int>::max();
 
 /// Local. Returns the number in `text`; nullopt unless it has digits only and is in the range.
 std::optional<int64_t> whole_number(absl::string_view text, int64_t least = 0,
@@ -33,12 +34,13 @@ class VariableReader {
   }
 
   /// Returns the value if it is set and valid. If it is invalid, adds a problem that states the
-  /// range and, if set, the variable `limit` from which the range follows.
+  /// range. `limit` names the variable that determines the range, if one does; if that variable is
+  /// set, the problem names it, too.
   std::optional<int> integer(const char* name, int least, int greatest,
                              const char* limit = nullptr);
 
-  /// If the variable is set and not `is_good`, adds a problem with its value and the `expected`
-  /// one.
+  /// If the variable is set and `is_good` is false, adds a problem that states its value and the
+  /// `expected` one.
   void expect(const char* name, bool is_good, const std::string& expected);
 
   /// If some of `names` are set and others are not, adds a problem that lists both and ends with

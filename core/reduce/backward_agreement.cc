@@ -15,10 +15,11 @@ constexpr size_t kHistory = 0;
 constexpr size_t kFlags = 1;
 constexpr size_t kWeight = 2;
 constexpr size_t kRounds = 3;
-// A unit's word holds its number of rounds, and its position in the order of completion.
+// The word of a unit holds the unit's number of rounds in the low half, and the unit's position in
+// the order of completion in the high half.
 constexpr uint64_t kRoundsMask = 0xffffffff;
 constexpr unsigned kPositionShift = 32;
-// Flags.
+// The bits of word kFlags. Each stands for a field of Report: objects, has_plain, has_weighted.
 constexpr int64_t kObjects = 1;
 constexpr int64_t kPlain = 2;
 constexpr int64_t kWeighted = 4;

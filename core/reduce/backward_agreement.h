@@ -20,8 +20,9 @@ class BackwardAgreement {
 
   /// `history` is a RollingHash of everything that this rank reduced and dropped. Raises `rounds`
   /// (per unit) to the largest of any rank, sets used[i] if local[i] is set on any rank, and
-  /// replaces `positions` (per unit, or empty on all ranks) by those of rank 0. Returns what is
-  /// wrong, the same on every rank, or "". Collective, blocking.
+  /// replaces `positions` (ReductionOrder::positions() of this rank: one per unit, or empty on all
+  /// ranks) by the positions of rank 0. Returns what is wrong, the same on every rank, or "".
+  /// Collective, blocking.
   std::string exchange(int64_t history, const std::vector<uint8_t>& local,
                        std::vector<size_t>& rounds, std::vector<uint8_t>& used,
                        std::vector<uint32_t>& positions);

@@ -10,9 +10,10 @@
 namespace tessera::internal {
 namespace {
 
-/// An IEEE number is not finite if all bits of its exponent are set. Integer compares vectorise
-/// where isfinite() would not, best if the count is as wide as the elements; blocks prevent a
-/// 16-bit count from overflowing.
+/// Returns how many of `bits` have all bits of `exponent_mask` set, as NaN and infinities have.
+/// Integer comparisons vectorise where isfinite() would not. They vectorise best if the counter is
+/// as wide as the elements. A 16-bit counter could overflow on a long range, so the range is
+/// counted in blocks.
 template <typename Bits>
 inline int64_t count_blocks(const Bits* bits, int64_t numel, Bits exponent_mask) {
   constexpr int64_t kBlockNumel = 4096;

@@ -62,7 +62,7 @@ int64_t GradientBuffer::receive(size_t position, const at::Tensor& given, double
     state = State::kNow;
     return 0;
   }
-  // fill_missing() has written zeros, so later gradients are added to them.
+  // After fill_missing() the place holds zeros, to which the gradient is added.
   const bool is_first = state == State::kUndefined && !is_filled_;
 
   if (is_on_host(buffer_) && is_first && weight == 1.0 && !gradient.is_sparse() &&

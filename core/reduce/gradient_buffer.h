@@ -21,8 +21,8 @@ class GradientBuffer {
   /// Returns true if it holds a buffer.
   bool is_open() const { return buffer_.defined(); }
 
-  /// Takes `buffer` [unit numel] of the communication dtype, contents undefined. No gradients have
-  /// arrived in it.
+  /// Takes `buffer` [unit numel] of the communication dtype, contents undefined. All gradients
+  /// count as missing until they arrive.
   void open(at::Tensor buffer);
 
   /// Returns the buffer, which this object then no longer holds, and forgets which gradients have
@@ -36,9 +36,9 @@ class GradientBuffer {
   /// Multiplies `gradient` with `weight` and copies it to the place of the unit's parameter
   /// `position`, or adds it to a gradient that is there, rounding once to the buffer's dtype.
   /// Weight 0 gives zeros, also for non-finite gradients. Dense or sparse; any strides. Returns how
-  /// many elements of the place are NaN or infinite afterwards, including finite ones that the
-  /// buffer's dtype cannot hold. If the buffer is not on the CPU, queues the copy and returns 0;
-  /// the reduction counts.
+  /// many elements of the place are NaN or infinite afterwards; a finite value that the buffer's
+  /// dtype cannot hold has become infinite, and counts. If the buffer is not on the CPU, queues the
+  /// copy and returns 0; there an observer counts such elements (GradientObserver::unreduced()).
   int64_t receive(size_t position, const at::Tensor& gradient, double weight = 1.0);
 
   /// Returns true if the gradients of all parameters of the unit have arrived since

@@ -107,7 +107,7 @@ std::shared_ptr<Work> GradientCommunicator::advance(Level level, const PlannedUn
                                    .tag = unit.name});
 }
 
-/// Runs the hook and leaves its mean in `full`.
+/// Runs the hook on `full` and copies its result, the mean over ranks, into `full`.
 void GradientCommunicator::run_hook(const PlannedUnit& unit, const at::Tensor& full,
                                     double divisor) {
   GradBucket bucket;
@@ -130,7 +130,8 @@ void GradientCommunicator::run_hook(const PlannedUnit& unit, const at::Tensor& f
   if (values.const_data_ptr() != full.const_data_ptr()) full.copy_(values);
 }
 
-/// If the hook throws, throws on this rank only; the engine then notifies the other ranks.
+/// Returns what the hook returns for `bucket`. If the hook throws, or its result is not valid,
+/// throws on this rank only; the engine then notifies the other ranks.
 at::Tensor GradientCommunicator::result_of_hook(const GradBucket& bucket) {
   std::string problem;
   at::Tensor result;

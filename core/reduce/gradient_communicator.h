@@ -21,27 +21,28 @@ namespace tessera::internal {
 /// leaves a part of the result on each rank; advance() then completes the part. Both are
 /// collective: every rank calls them in the same order.
 ///
-/// In a tree's order all ranks combine each micro-step, whatever the degrees are, because partial
-/// sums over micro-steps would lie in the middle of the tree. A hook needs gradients that every
-/// rank keeps whole until they are reduced (g = 1), and leaves the result in all of `full`.
+/// Under SumOrder::kBinaryTree each micro-step is combined over all ranks, whatever the degrees
+/// are, because the tree adds over all ranks before it adds over micro-steps. A hook needs
+/// gradients that every rank keeps whole until they are reduced (g = 1). It reduces them in one
+/// stage, and every rank gets the whole result.
 class GradientCommunicator {
  public:
-  /// Which sums are combined over ranks. A step that keeps partial sums (1 < g < o) combines them
-  /// at both levels.
+  /// Which sums a reduction combines over ranks. A step that keeps partial sums (1 < g < o) has
+  /// reductions at both levels; other steps have them at kMicroStep only.
   enum class Level : uint8_t {
     kMicroStep,  ///< the contributions of one backward
     kStep,       ///< the partial sums over a step's micro-steps
   };
 
   /// References and `registered` (null if there is never a hook) must outlive the object. A
-  /// backward reduces `buckets` units. Collective; only makes subgroups.
+  /// backward reduces `buckets` units. Collective, because it makes subgroups.
   GradientCommunicator(ProcessGroup& group, const ParameterTable& table, size_t buckets,
                        const SliceMap& slices, SumOrder order, const RegisteredHook* registered);
 
   /// Returns true if a step also has reductions at Level::kStep.
   bool keeps_partial_sums() const { return within_sums_ != nullptr; }
-  /// Returns the order in which start() adds. The sum over a step's micro-steps uses the same
-  /// order: term by term, or continuing the tree.
+  /// Returns the order in which start() adds. The sum over a step's micro-steps has the same order:
+  /// under kRanks it adds term by term, under kBinaryTree it continues the tree.
   SumOrder order() const { return order_; }
   /// Returns the number of stages of a reduction: 2 if advance() has something to do, else 1.
   int stages(Level level) const {
@@ -52,19 +53,20 @@ class GradientCommunicator {
   /// Returns memory for start() and advance(), uninitialised: [numel]. Local.
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) { return all_.allocate(numel, dtype); }
 
-  /// Called when a backward begins, or a pass over all units that reduces what no_sync() left.
-  /// Local.
+  /// Called at the beginning of a backward, or of a pass over all units that reduces what no_sync()
+  /// left. Local.
   void begin_micro_step() { started_ = 0; }
 
   /// Combines `full` [numel], the gradients of `unit`, over ranks by `op`; kAvg divides the sum by
-  /// `divisor` (0: the number of ranks) before rounding. `part` receives the result: `full` itself,
-  /// this rank's slice of it at this level, or other memory of that size. Collective.
+  /// `divisor` (0: the number of ranks) before rounding. `part` receives the result. It is `full`
+  /// itself, or this rank's slice of `full` at this level, or other memory of that slice's size.
+  /// Collective.
   std::shared_ptr<Work> start(Level level, const PlannedUnit& unit, const at::Tensor& full,
                               const at::Tensor& part, ReduceOp op, double divisor);
 
   /// Gathers the parts into `whole`, of which `part` is a slice. Returns null if `part` is all that
-  /// this rank keeps. `after` is the Work of start(), whose completion starts this call; null if
-  /// the caller has waited for it. Collective over the ranks that complete a part.
+  /// this rank keeps. `after` is the Work of start(): when it is complete, the gather begins. Null
+  /// if the caller has waited for it. Collective over the ranks that complete a part.
   std::shared_ptr<Work> advance(Level level, const PlannedUnit& unit, const at::Tensor& part,
                                 const at::Tensor& whole, std::shared_ptr<Work> after);
 
@@ -83,14 +85,15 @@ class GradientCommunicator {
   const size_t buckets_;
   const SumOrder order_;
   const RegisteredHook* const registered_;
-  ByteCountingGroup counted_;  // `all_`, as the hook gets it
+  ByteCountingGroup counted_;  // wraps `all_`; passed to the hook
   size_t started_ = 0;         // buckets started in this micro-step
   int64_t hook_bytes_ = 0;     // bytes sent by the hook for its last bucket
-  // Null if the subgroup would have one rank or all ranks, or the degrees do not need it.
+  // Groups of the ranks that differ only in the coordinates named here (Note [Slice map]). Each is
+  // null if it would have one rank or all ranks, or if the degrees do not need it.
   std::shared_ptr<ProcessGroup> replicas_;     // ranks that share an optimizer slice (d differs)
   std::shared_ptr<ProcessGroup> within_sums_;  // ranks that add in a micro-step (a and b differ)
   std::shared_ptr<ProcessGroup> across_sums_;  // ranks that add partial sums (c and d differ)
-  const bool is_whole_;                        // every rank keeps everything
+  const bool is_whole_;                        // every rank keeps the whole result (o = 1)
   const int gradient_slice_;                   // slice number for reduce_scatter over within_sums_
   const int atom_;                             // slice number for reduce_scatter over all ranks
   const int atom_across_sums_;                 // slice number for reduce_scatter over across_sums_

@@ -8,9 +8,10 @@ namespace tessera::internal {
 
 /// The gradient that users may see as `.grad` of one parameter.
 struct GradientView {
-  at::Tensor whole;      ///< the reduced gradient in the parameter's shape and dtype, or undefined
-  std::string obstacle;  ///< why `whole` is undefined: "is sharded over ranks", ... ("the gradient
-                         ///< of X <obstacle>")
+  at::Tensor whole;  ///< the reduced gradient in the parameter's shape and dtype, or undefined
+  /// Why `whole` is undefined, as the end of a sentence that begins "the gradient of X": "is
+  /// sharded over ranks", ...
+  std::string obstacle;
 };
 
 }  // namespace tessera::internal

@@ -95,7 +95,8 @@ std::shared_ptr<Work> ReducedGradient::reduce(const at::Tensor& gradients) {
 
 std::shared_ptr<Work> ReducedGradient::gather(const at::Tensor& gradients,
                                               std::shared_ptr<Work> after) {
-  if (communicator_->stages(Level::kMicroStep) == 1) return nullptr;  // narrow() allocates
+  // Returns here, before the calls of narrow() below, because narrow() allocates memory.
+  if (communicator_->stages(Level::kMicroStep) == 1) return nullptr;
   return communicator_->advance(Level::kMicroStep, *unit_,
                                 gradients.narrow(0, atom_range_.begin, atom_range_.numel),
                                 gradients.narrow(0, kept_.begin, kept_.numel), std::move(after));
@@ -113,7 +114,8 @@ void ReducedGradient::add(const at::Tensor& gradients) {
     has_sums_ = true;
     return;
   }
-  if (own_is_taken_ && !value_.defined()) {  // the first reduction wrote to own_
+  // If the step's first reduction has left its result in own_, own_ becomes the value.
+  if (own_is_taken_ && !value_.defined()) {
     value_ = own_;
     return;
   }

@@ -15,7 +15,7 @@ namespace tessera::internal {
 
 /// The reduced gradient of one unit while it waits for the step: the sum over micro-steps of the
 /// mean over ranks, in the unit's reduce dtype. In the end a rank has the gradient of its optimizer
-/// slice. Until then the gradient's place follows from the degrees p | g | o of a world of N:
+/// slice. Until then the degrees g and o decide where the gradient lies (N is the number of ranks):
 /// - o = 1 (ddp): the whole unit in a separate buffer.
 /// - g = o (zero2, zero3, HSDP): the slice in a separate buffer.
 /// - g = 1 < o (zero1): the slice, inside the gradient buffer, where the reduction left it. A
@@ -27,10 +27,10 @@ namespace tessera::internal {
 ///   value.
 ///
 /// Under Keep::kUntilUsed (g = o = N) the gradient stays inside the gradient buffer; keep() makes a
-/// separate buffer if the gradient cannot be used at once. In a tree's order
+/// separate buffer if the gradient cannot be used at once. Under SumOrder::kBinaryTree
 /// (GradientCommunicator::order()) the sum over micro-steps continues the tree, and 1 < g < o is
-/// treated like g = o. Partial sums other than the value have separate buffers; the value is
-/// complete after a power of two micro-steps.
+/// treated like g = o. The tree's partial sums other than the value have separate buffers; after 1,
+/// 2, 4, 8, ... micro-steps the value is the whole sum.
 ///
 /// A micro-step calls reduce() on the gradient buffer and gather(), waits for both, then calls
 /// add(). Every rank makes all three calls in the same order.
@@ -52,19 +52,21 @@ class ReducedGradient {
   /// Returns the part of the unit that this rank keeps in the end: its optimizer slice.
   Range kept() const { return kept_; }
 
-  /// Returns a buffer for the first gradients of a micro-step if the reduction can leave the value
-  /// there: [unit numel] of the communication dtype, contents undefined. If the buffer holds a
-  /// value, moves that out first. Undefined if any buffer will do, i.e. except under zero1, and
-  /// under ddp if communication and reduce dtype are equal and there is no value yet.
+  /// Returns a buffer for the first gradients of a micro-step, in which the reduction can leave the
+  /// value: [unit numel] of the communication dtype, contents undefined. Under zero1 there is
+  /// always such a buffer; if it holds a value, moves the value out first. Under ddp there is one
+  /// while there is no value yet, provided that communication and reduce dtype are equal. In all
+  /// other cases returns an undefined tensor; then any buffer will do.
   at::Tensor gradient_buffer();
   /// Returns true if `gradients` came from gradient_buffer(), so that the caller must not reuse it.
   bool owns(const at::Tensor& gradients) const {
     return gradients.is_same(own_) || gradients.is_same(kept_buffer_);
   }
 
-  /// Starts the reduction of a full gradient buffer [unit numel] of the communication dtype. The
-  /// result goes to all of the buffer, this rank's atom or, if partial sums are kept, the gradient
-  /// slice. Collective.
+  /// Starts the reduction of a full gradient buffer [unit numel] of the communication dtype. If
+  /// partial sums are kept, the result goes to the gradient slice in that buffer; else, if o = 1,
+  /// to the whole buffer; else to this rank's atom in it, or straight to the separate buffer if
+  /// that saves a copy. Collective.
   std::shared_ptr<Work> reduce(const at::Tensor& gradients);
 
   /// Starts to complete the optimizer slice after reduce(), whose Work is `after` (null if the
@@ -72,20 +74,22 @@ class ReducedGradient {
   /// replicas.
   std::shared_ptr<Work> gather(const at::Tensor& gradients, std::shared_ptr<Work> after);
 
-  /// Adds the result that reduce() and gather() left in the gradient buffer.
+  /// Adds to the step's sum the result that reduce() and gather() left. The sum is value() unless
+  /// partial sums are kept.
   void add(const at::Tensor& gradients);
 
   /// Moves the value out of the gradient buffer into a separate buffer, which is made when first
   /// needed.
   void keep();
 
-  /// For partial sums only. Call these on every rank, in this order, and wait for each:
+  /// For partial sums only. Call these on every rank, in this order, and wait for each Work:
   /// reduce_sums() starts adding the other ranks' sums; gather_sums() starts completing the
-  /// optimizer slice (null if it is complete); divide() makes the mean. Then value() is defined. A
-  /// later add() continues with partial sums; the mean so far is kept, rounded once more unless the
-  /// divisor is a power of two.
+  /// optimizer slice (null if it is complete); divide() turns the sum into the mean. Then value()
+  /// is defined. A later add() goes on with partial sums, in which the mean so far is included;
+  /// unless the divisor is a power of two, this rounds it once more.
   std::shared_ptr<Work> reduce_sums();
-  int64_t sum_bytes() const { return static_cast<int64_t>(own_.nbytes()); }  ///< that it reduces
+  /// Returns the number of bytes that reduce_sums() passes to its collective.
+  int64_t sum_bytes() const { return static_cast<int64_t>(own_.nbytes()); }
   std::shared_ptr<Work> gather_sums();
   void divide();
 
@@ -93,16 +97,17 @@ class ReducedGradient {
   /// partial sums.
   const at::Tensor& value() const { return value_; }
 
-  /// Returns the buffer of value() if it is the whole unit and always the same buffer (ddp).
+  /// Under ddp returns the buffer of the whole unit in which every value() lies; otherwise an
+  /// undefined tensor.
   const at::Tensor& whole() const;
 
-  /// Sets this rank's part of [begin, begin + numel) of the unit to zero.
+  /// Sets to zero what this rank has of the elements `range` of the unit.
   void drop(Range range);
 
   /// Forgets the value.
   void clear();
 
-  /// The host's state of the buffers.
+  /// Which buffer holds what, as the host knows it. Does not include the buffers' contents.
   struct State {
     at::Tensor value;
     bool own_is_taken;
@@ -127,20 +132,20 @@ class ReducedGradient {
   GradientCommunicator* communicator_;
   const PlannedUnit* unit_;
   MemoryMeter* meter_;
-  double divisor_;         // of a sum over ranks; 0: the number of ranks
+  double divisor_;         // a sum over ranks is divided by it; 0: by the number of ranks
   at::Tensor divides_by_;  // divisor_ as a 0-d tensor, made once so that steps allocate nothing
   bool is_whole_;
   bool keeps_sums_;
   bool adds_as_tree_;
   bool has_sums_ = false;      // own_ holds partial sums
-  bool own_is_taken_ = false;  // holds the result of a reduction for add()
+  bool own_is_taken_ = false;  // a reduction into own_ has begun since clear()
   Range atom_range_;
   Range kept_;
   Range own_range_;              // the range of the unit that own_ holds
   bool reduces_in_own_;          // the first reduction of a step uses own_, to avoid a copy
   at::Tensor kept_buffer_;       // [unit numel], communication dtype, if g = 1 < o
   at::Tensor own_;               // [own_range_ numel], reduce dtype
-  TreeAccumulator accumulator_;  // adds micro-steps as a tree; value_ has the most terms
+  TreeAccumulator accumulator_;  // adds micro-steps as a tree; value_ is its largest sum
   at::Tensor value_;             // own_ or a part of it, or a view of the gradient buffer
 };
 

@@ -37,7 +37,7 @@ namespace tessera::internal {
 // two stages, the second is called at once and begins when the first is complete
 // (Collective::after), even if this rank is then blocked in a collective of the model, waiting for
 // a peer that waits for this stage. On a device the host calls the second stage in a later hook. A
-// hook waits only if it needs a pooled buffer and reductions hold the last of units_in_reduction().
+// hook waits only if it needs a pooled buffer while reductions hold units_in_reduction() of them.
 // The end of backward waits for all reductions, second stages included, before ranks exchange
 // anything else. These waits do not deadlock: the first unit in the order does not depend on later
 // units, and each rank advances all posted calls while it waits for one.
@@ -99,7 +99,7 @@ Reducer::Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPla
 Reducer::~Reducer() {
   meter_.remove(MemoryClass::kControl, control_bytes());
   for (const auto& [dtype, scratch] : scratch_) {
-    if (!scratch.defined()) continue;  // at::empty threw
+    if (!scratch.defined()) continue;  // undefined if at::empty() threw in gradient()
     meter_.remove(MemoryClass::kGradientBuffers, static_cast<int64_t>(scratch.nbytes()));
   }
 }
@@ -142,8 +142,8 @@ GradientBuffer& Reducer::open_buffer(size_t unit, size_t round) {
   return arriving;
 }
 
-/// Waits until fewer reductions are under way than may hold pooled buffers of the kind that `unit`
-/// needs.
+/// Waits until fewer than units_in_reduction() reductions hold buffers of the pool and dtype that
+/// `unit` needs. Does not wait on a device.
 void Reducer::await_buffer(size_t unit) {
   const auto holds_one = [&](const InFlight& reduction) {
     return &pool(reduction.unit) == &pool(unit) &&
@@ -168,7 +168,8 @@ void Reducer::receive(size_t index, const at::Tensor& gradient) {
   const at::NoGradGuard no_grad;
   const UnitPlan::Place place = plan_.place(index);
   if (group_.can().completes_on_host) retire(Wait::kNever);
-  // If nothing is reduced, this rank adds all gradients, in the order of the backward.
+  // Without reductions there are no rounds: this rank adds all gradients in one buffer, in the
+  // order in which the backward makes them.
   const size_t round = mode_ == Mode::kReduce ? firings_[index]++ : 0;
   if (round > 0) require_one_gradient(index);
   rounds_[place.unit] = std::max(rounds_[place.unit], round + 1);
@@ -234,8 +235,8 @@ void Reducer::retire_behind_last() {
   }
 }
 
-/// Continues a reduction, as far as possible without waiting (kNever) or to its end. Returns true
-/// if it is complete.
+/// Continues a reduction: as far as possible without waiting (kNever), through its present stage
+/// (kOneCollective) or to its end (kUntilDone). Returns true if the reduction is complete.
 bool Reducer::advance(InFlight& reduction, Wait wait) {
   const size_t unit = reduction.unit;
   const at::Tensor buffer = arriving_[unit][reduction.round]->buffer();
@@ -260,8 +261,8 @@ bool Reducer::advance(InFlight& reduction, Wait wait) {
   reduced_[unit].add(buffer);
   if (reduced_[unit].value().defined()) observer_.reduced(unit, reduced_[unit].value());
   if (trace_ != nullptr) {
-    // Backward runs while a posted reduction is under way, so show only the time that this thread
-    // spent on it.
+    // A posted reduction is under way while backward runs. So its span shows only the time that
+    // this thread spent on it.
     const int64_t begin_ns = posts_ ? looked_ns - reduction.worked_ns : reduction.begin_ns;
     trace_->record(TraceTrack::kReduce, plan_[unit].name, begin_ns, Trace::now_ns(),
                    reduction.sent_bytes);
@@ -306,7 +307,8 @@ bool Reducer::end_micro_step(const BackwardAgreement::Report& report) {
     for (size_t i = 0; i < used_.size(); ++i) used_[i] |= local_[i];
   }
   if (!disagreement.empty()) {
-    // All ranks have posted the same collectives so far, so those complete before any rank throws.
+    // All ranks have posted the same collectives so far, so these can complete. Wait for them
+    // before throwing.
     retire(Wait::kUntilDone);
     ranks_differ_ = true;
     throw ErrorOnAllRanks(disagreement);
@@ -414,10 +416,13 @@ at::Tensor Reducer::gradient(size_t unit) {
   return scratch.narrow(0, 0, value.numel()).copy_(value);
 }
 
-/// Returns the part of `unit` that gradient norms count; undefined if there is none.
+/// Returns what this rank keeps of the mean gradient of `unit`, in the dtype in which norms are
+/// computed. Returns an undefined tensor if there is no such gradient.
 at::Tensor Reducer::counted(size_t unit) {
   const UnitPrecision& precision = plan_[unit].precision;
-  // Finite values may overflow in a narrower master dtype; a wider one has the same values.
+  // If the masters' dtype is narrower than the reduce dtype, compute norms from gradients in the
+  // masters' dtype, because finite values may overflow in it. If it is wider, the conversion would
+  // not change the values.
   const bool is_narrowed = c10::elementSize(precision.master) < c10::elementSize(precision.reduce);
   return is_narrowed ? gradient(unit) : reduced_[unit].value();
 }
@@ -465,7 +470,8 @@ std::vector<GradientView> Reducer::gradient_views() const {
   return views;
 }
 
-/// Throws if a parameter may have only one gradient per backward. See Note [Rounds].
+/// Called when a parameter gets another gradient in the same backward (Note [Rounds]). Throws if
+/// only one is allowed.
 void Reducer::require_one_gradient(size_t index) const {
   TORCH_CHECK(!is_consumed_, "[grad] '", table_[index].name,
               "': got a second gradient within one backward, expected one; its unit may have been "

@@ -36,14 +36,15 @@ namespace tessera::internal {
 /// Turns autograd's gradients into the reduced gradients that the step uses. Collects them in full
 /// unit buffers of the communication dtype, reduces each unit when it is complete (in the same
 /// ReductionOrder on all ranks), and adds the results of the backwards of one step in the reduce
-/// dtype. Supports every value of Degrees; if g is 1 or o the bits are those of the rank-order sum,
-/// whatever the degrees are. Note [Rounds], Note [Agreed order] and Note [Posted reductions] in
-/// reducer.cc. Used by one thread.
+/// dtype. Supports every value of Degrees. With g = 1 and with g = o the results have the same
+/// bits, those of a sum in rank order. Note [Rounds], Note [Agreed order] and Note [Posted
+/// reductions] in reducer.cc. Used by one thread.
 ///
 /// Memory: ReducedGradient and memory_formula.h describe what is kept. Gradient buffers are pooled
-/// by dtype. Units of kind kRoot have a separate pool, because each pool's buffers have the size of
-/// its largest unit. Under g = 1 < o each unit has its own buffer. With an observer that consumes
-/// reduced gradients, only gradients of units that lacked some are kept.
+/// by dtype. All buffers of a pool have the size of its largest unit, so units of kind kRoot, which
+/// may be large, have a pool of their own. Under g = 1 < o each unit has its own buffer. With an
+/// observer that consumes reduced gradients, a unit's reduced gradient is kept only if some of the
+/// unit's gradients did not arrive on this rank.
 class Reducer {
  public:
   /// Whether a backward communicates, or only adds on this rank in the communication dtype
@@ -51,19 +52,20 @@ class Reducer {
   enum class Mode : uint8_t { kReduce, kAddLocally };
 
   struct Setting {
-    BufferPool::OnRelease on_release = BufferPool::OnRelease::kKeep;  ///< of gradient buffers
+    /// What happens to the contents of a gradient buffer that is released.
+    BufferPool::OnRelease on_release = BufferPool::OnRelease::kKeep;
     /// The divisor of sums over ranks; 0: the number of ranks, which gives means.
     double divisor = 0.0;
-    /// Null if there is no observer. If it consumes gradients, a step has one backward, of mode
-    /// kReduce, with one gradient per parameter.
+    /// Null if there is no observer. With an observer that consumes gradients, a step has one
+    /// backward, of mode kReduce, with one gradient per parameter.
     GradientObserver* observer = nullptr;
     /// The order in which ranks' gradients are added.
     SumOrder order = SumOrder::kRanks;
-    /// Holds the communication hook, if one is registered; null: none can be.
+    /// Holds the communication hook once one is registered. Null: no hook can be registered.
     const RegisteredHook* hook = nullptr;
-    /// Whether ranks exchange which parameters they used at the end of each backward, or only in
-    /// the step. In the step, used() returns the parameters that this rank used, and a backward
-    /// must give each parameter at most one gradient.
+    /// When ranks tell each other which parameters they used: at the end of each backward, or only
+    /// in the step. Under kInStep, used() returns the parameters that this rank used, and a
+    /// backward must give each parameter at most one gradient.
     enum class Agreement : uint8_t { kInBackward, kInStep } agreement = Agreement::kInBackward;
     /// If true, reductions follow the order of the first backward (ReductionOrder), else the plan's
     /// order. Under Agreement::kInStep they always follow the plan's.
@@ -93,8 +95,8 @@ class Reducer {
   /// for gradients that this rank did not produce, agrees with all ranks on rounds and used
   /// parameters, and waits until everything is reduced. Throws the same ErrorOnAllRanks on every
   /// rank if ranks differ in what they reduced or dropped since the last step; see ranks_differ().
-  /// Sends `report`. Returns true if any rank objects, the same on all ranks; false if nothing is
-  /// exchanged (kAddLocally, kInStep).
+  /// Sends `report`. Returns true, on all ranks, if Report::objects is set on any rank; false if
+  /// nothing is exchanged (kAddLocally, kInStep).
   bool end_micro_step(const BackwardAgreement::Report& report = {});
   /// has_exchanged() returns true if the last end_micro_step() exchanged reports; agreement()
   /// returns the reports of the last exchange.
@@ -110,15 +112,16 @@ class Reducer {
   };
   Snapshot snapshot() const;
   /// Replaces begin_micro_step(), receive() and end_micro_step() in a world of one, when a device
-  /// has replayed a captured micro-step. The captured micro-step started from the same state and
-  /// left the host's state as `after`. Local.
+  /// has replayed a captured micro-step. `after` is the host's state after the captured micro-step.
+  /// The captured micro-step must have begun in the state that the reducer has now. Local.
   void repeat_micro_step(const Snapshot& after);
 
   /// Called by step() on every rank before squares() and the vote. If partial sums are kept (1 < g
-  /// < o), makes them means, once. Does nothing otherwise, if there is nothing new, or if ranks
-  /// made different numbers of micro-steps, because then the vote refuses their step. Traffic: S /
-  /// g bytes per unit are reduce-scattered over N / g ranks and S / o gathered over N / o, plus one
-  /// word per rank. Collective, blocking.
+  /// < o), turns them into means. Does nothing if no partial sums are kept, if none have been added
+  /// since the last finish(), or if ranks made different numbers of micro-steps; in the last case
+  /// the vote refuses the step. Traffic per unit of S bytes: S / g bytes are reduce-scattered over
+  /// N / g ranks, and S / o bytes gathered over N / o ranks. Besides, one word per rank and call.
+  /// Collective, blocking.
   void finish();
 
   /// Returns true if there are sums from kAddLocally that are not reduced yet.
@@ -138,8 +141,9 @@ class Reducer {
   const std::vector<uint8_t>& used() const { return used_; }
   /// Returns per table entry 1 if this rank holds a sum for it that is not reduced yet, else 0.
   const std::vector<uint8_t>& local() const { return local_; }
-  /// Returns per table entry the number of NaN or infinite elements that this rank produced since
-  /// the last clear(), counted in the communication dtype, so overflow in that dtype counts.
+  /// Returns per table entry the largest number of NaN or infinite elements that its gradient has
+  /// had on this rank since the last clear(), counted in the communication dtype, so overflow in
+  /// that dtype counts.
   const std::vector<int64_t>& non_finite() const { return non_finite_; }
 
   /// Returns the part of `unit` whose gradient this rank has in the end: its optimizer slice. Here
@@ -153,9 +157,10 @@ class Reducer {
   /// Returns the mean gradient of the kept part of `unit` [kept numel] in the masters' dtype, for
   /// the optimizer; undefined before the first reduced micro-step (and before finish() if partial
   /// sums are kept). Valid until the next micro-step, clear() or drop(); a caller that calls
-  /// clear() next may write to it. If the reduce dtype differs, it is converted into scratch
-  /// memory, which is reused when nobody holds the tensor. A caller that takes one unit after the
-  /// other needs scratch memory for one, counted as gradient buffers.
+  /// clear() next may write to it. If the reduce dtype is not the masters', the gradient is
+  /// converted into scratch memory, counted as gradient buffers. That memory is reused once nobody
+  /// holds the returned tensor, so a caller that releases each unit's gradient before asking for
+  /// the next needs scratch for one unit only.
   at::Tensor gradient(size_t unit);
 
   /// Adds this rank's part of the norms of gradient(): its own atom of every unit, without padding,
@@ -165,8 +170,8 @@ class Reducer {
   /// Returns this rank's part of the squared 2-norm of gradient(unit). Local.
   ExactSum squares(size_t unit);
 
-  /// Returns the largest number of units whose gradients arrive or are under way at once; see
-  /// memory_peak_formula.
+  /// Returns for how many units, at most, gradients arrive or are being reduced at the same time;
+  /// see memory_peak_formula.
   int units_in_reduction() const;
 
   /// Returns, per table entry, the gradient that users may see as `.grad`.
@@ -176,12 +181,12 @@ class Reducer {
   struct InFlight {
     size_t unit;
     size_t round;
-    TimedWork work;    // the present stage
-    TimedWork gather;  // the second stage, if it was called together with the first
+    TimedWork work;    // the first stage, or, if is_gathering, the second
+    TimedWork gather;  // the second stage, from its call until it is moved to `work`
     bool is_gathering = false;
     int64_t begin_ns;
     int64_t sent_bytes;
-    int64_t worked_ns = 0;  // if posted: time spent on it up to the last poll
+    int64_t worked_ns = 0;  // if traced: time spent in launch() and in advance() while incomplete
   };
   enum class Wait : uint8_t { kNever, kOneCollective, kUntilDone };
 
@@ -223,17 +228,20 @@ class Reducer {
   Mode mode_ = Mode::kReduce;
   double weight_ = 1.0;  // of this micro-step's gradients
   bool has_local_ = false;
-  bool ranks_differ_ = false;    // as agreed at the end of a micro-step
-  bool is_announced_ = false;    // all ranks are known to reduce in this micro-step
+  bool ranks_differ_ = false;    // the end of a micro-step has found that ranks differ
+  bool is_announced_ = false;    // launch() was called in this micro-step
   int64_t unfinished_ = 0;       // reduced micro-steps since finish() or clear()
   ReductionOrder order_;         // of the units in round 0
-  std::vector<size_t> firings_;  // per table entry, in this micro-step
-  std::vector<size_t> rounds_;  // per unit, in this micro-step; the agreed maximum after exchange()
-  std::vector<uint8_t> local_;  // per table entry
-  std::vector<uint8_t> used_;   // per table entry
+  std::vector<size_t> firings_;  // gradients received in this micro-step, per table entry
+  // Per unit: how many rounds this micro-step has. Before the exchange of reports this is the
+  // number on this rank, afterwards the largest number on any rank.
+  std::vector<size_t> rounds_;
+  std::vector<uint8_t> local_;       // per table entry
+  std::vector<uint8_t> used_;        // per table entry
   std::vector<int64_t> non_finite_;  // per table entry
   BackwardAgreement agreement_;
-  std::optional<HostAllGather> partial_sums_;  // checks micro-step counts if partial sums are kept
+  // Set if partial sums are kept: finish() compares how many micro-steps the ranks have made.
+  std::optional<HostAllGather> partial_sums_;
 };
 
 }  // namespace tessera::internal

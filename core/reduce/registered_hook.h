@@ -35,7 +35,7 @@ class RegisteredHook {
   void note_backward() { had_backward_ = true; }
   bool had_backward() const { return had_backward_; }
 
-  /// Returns CommHook::state(), under the names that it has in a state of the run.
+  /// Returns CommHook::state(), with the names that a StateDict uses ("comm_hook.<hook>.<name>").
   std::vector<CommHook::State> state() const;
   /// Calls CommHook::before_saving(). Collective.
   void before_saving(ProcessGroup& group) {

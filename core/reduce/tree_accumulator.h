@@ -10,9 +10,10 @@
 namespace tessera::internal {
 
 /// A sum of terms that arrive one after the other, added as in a complete binary tree: (1 + 2) + (3
-/// + 4). Partial sums correspond to the bits of a binary counter of the terms: each has as many
-/// terms as its bit is worth. The caller holds the partial sum with the most terms; after a power
-/// of two terms it is the sum of all. Elementwise, in the terms' own dtype, local.
+/// + 4). The partial sums correspond to the bits that are set in the number of terms so far: bit i
+/// stands for a sum of 2^i terms. The caller holds the partial sum with the most terms; when the
+/// number of terms is a power of two, that is the sum of all terms. Elementwise, in the terms' own
+/// dtype, local.
 class TreeAccumulator {
  public:
   /// Memory for one partial sum.
@@ -20,7 +21,7 @@ class TreeAccumulator {
 
   /// Adds `term` to the sum since clear(). `most` is the caller's partial sum, into which the
   /// caller has put the first term. `allocate` makes the other partial sums when they are first
-  /// needed; they are kept: log2(k) - 1 of them for k >= 2 terms.
+  /// needed; after that they are kept. k >= 2 terms need log2(k) - 1 of them, rounded up.
   void add(const at::Tensor& most, const at::Tensor& term, const Allocate& allocate);
 
   /// Begins another sum.
@@ -32,7 +33,7 @@ class TreeAccumulator {
   const std::vector<at::Tensor>& partial_sums() const { return partial_; }
 
  private:
-  std::vector<at::Tensor> partial_;  // the ones with more terms first
+  std::vector<at::Tensor> partial_;  // the partial sums with more terms come first
   uint64_t terms_ = 1;
 };
 

@@ -6,12 +6,15 @@ namespace tessera::internal {
 
 namespace {
 
-// Evaluation may go on for ever without a step, so uses beyond this number share one place.
+// Each of the first kMaxUses uses of a unit in a phase has a successor of its own; all later uses
+// share one. Without this limit next_ would grow without end in an evaluation that goes on for
+// ever, because the counts of uses start again only in begin(), which an evaluation does not call.
 constexpr int64_t kMaxUses = 64;
 
-/// Returns true if a use in phase `now`, right after a use in phase `before`, is expected again
-/// next time. Backward always begins where forward ends, but an evaluation may or may not come
-/// between.
+/// Returns true if a use in phase `now`, right after a use in phase `before`, is recorded as the
+/// successor of that use. A use in backward right after one in forward is recorded, because
+/// backward always begins where forward ends. A change from training to an evaluation or back is
+/// not recorded, because it does not come in every step.
 bool follows(AccessOrder::Phase before, AccessOrder::Phase now) {
   return before == now ||
          (before == AccessOrder::Phase::kForward && now == AccessOrder::Phase::kBackward);

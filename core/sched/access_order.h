@@ -8,10 +8,10 @@
 
 namespace tessera::internal {
 
-/// Records the order in which units are used and predicts the next unit: the one that followed the
-/// n-th use of a unit in a phase last time. So a module that is used twice has two successors, and
-/// predictions are right again soon after a different branch. A wrong prediction costs one unused
-/// gather and does not affect results.
+/// Records the order in which units are used. After the n-th use of a unit in a phase, predicts the
+/// unit that followed the n-th use in the last step that had an n-th use. So a module that is used
+/// twice has two successors. After a forward that took another branch, predictions are soon right
+/// again. A wrong prediction costs one unused gather and does not affect results.
 class AccessOrder {
  public:
   /// The kind of computation that uses the units; each has its own order.
@@ -24,10 +24,10 @@ class AccessOrder {
   void begin();
 
  private:
-  using Place = std::tuple<Phase, size_t, int64_t>;  // phase, unit, number of its use
+  using Place = std::tuple<Phase, size_t, int64_t>;  // phase, unit, count of its earlier uses
 
   std::map<Place, size_t> next_;
-  std::map<std::pair<Phase, size_t>, int64_t> uses_;  // since begin()
+  std::map<std::pair<Phase, size_t>, int64_t> uses_;  // number of uses since begin()
   std::optional<Place> last_;
 };
 

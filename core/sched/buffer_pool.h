@@ -55,7 +55,7 @@ class BufferPool {
  private:
   struct FreeList {
     int64_t buffer_numel = 0;
-    std::vector<at::Tensor> buffers;  // at their full length
+    std::vector<at::Tensor> buffers;  // each of buffer_numel elements
   };
 
   at::Tensor make(FreeList& free_list, at::ScalarType dtype);

@@ -12,8 +12,9 @@ namespace tessera::internal {
 
 /// The events of one rank in Chrome's trace format, produced piece by piece: JSON objects separated
 /// by commas, without brackets around them, so that the events of several ranks fit into one file.
-/// The process is the rank, the threads are the tracks. If two spans of a track overlap and neither
-/// contains the other, one goes into another row ("gather 2"), because viewers would drop it.
+/// In the trace, the rank appears as a process and its tracks as the threads. If two spans of a
+/// track overlap and neither contains the other, one of them goes into another row ("gather 2"),
+/// because viewers drop such a span.
 class ChromeEvents {
  public:
   /// Copies the present spans of `trace` (48 bytes each, sorted). The trace must outlive the
@@ -39,9 +40,9 @@ class ChromeEvents {
 
   int rank_;
   int64_t dropped_;
-  std::vector<Trace::Span> spans_;  // by begin; if begins are equal, the longer first
-  std::vector<Row> rows_;           // by track; a row's thread id is its index plus one
-  std::vector<uint32_t> row_of_;    // by span
+  std::vector<Trace::Span> spans_;  // sorted by track, then by begin, then the longer first
+  std::vector<Row> rows_;           // grouped by track; a row's thread id is its index plus one
+  std::vector<uint32_t> row_of_;    // each span's index in rows_
   size_t next_ = 0;
   bool named_ = false;
 };

@@ -20,8 +20,8 @@ class Lane {
     kThread,  ///< a thread runs the closures; an exception leaves Work::wait()
   };
 
-  /// `interrupt` (may be null), in thread mode, makes waiting closures return or throw. Called when
-  /// the process ends, by any thread. It must not block.
+  /// `interrupt` (may be null) is called in thread mode when the process ends, by any thread. If a
+  /// closure is waiting, it must make the closure return or throw. It must not block.
   explicit Lane(Mode mode, std::function<void()> interrupt = nullptr);
 
   ~Lane();
@@ -40,7 +40,6 @@ class Lane {
 
   /// Discards closures that have not begun (their Work throws CommError) and joins the thread.
   /// Blocks while a closure runs, so the owner must make that closure return first. Nothing may be
-  /// posted afterwards. The destructor calls it too.
   /// posted afterwards. The destructor calls it too.
   void close();
 

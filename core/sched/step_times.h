@@ -6,9 +6,9 @@
 
 namespace tessera::internal {
 
-/// Measures where the time of a step goes, on the training thread. Samples the first ten steps and
-/// every hundredth, so that in other steps each of these calls costs only a branch. Note
-/// [Communication and overlap] in step_times.cc. Used by one thread.
+/// Measures how the training thread spends the time of a step. Samples the first ten steps and
+/// every hundredth. In the other steps each call costs only a branch. Note [Communication and
+/// overlap] in step_times.cc. Used by one thread.
 class StepTimes {
  public:
   using Clock = int64_t (*)();  ///< nanoseconds
@@ -16,7 +16,7 @@ class StepTimes {
   /// Samples nothing if `measures` is false.
   explicit StepTimes(bool measures, Clock now = &Trace::now_ns) : measures_(measures), now_(now) {}
 
-  /// Returns true if the step that follows `steps` others is sampled.
+  /// Returns true if step number `steps` is sampled. The first step is number 0.
   static constexpr bool samples(int64_t steps) { return steps < 10 || (steps + 1) % 100 == 0; }
   /// Returns true if the present step is sampled.
   bool is_sampling() const { return is_sampling_; }
@@ -27,22 +27,23 @@ class StepTimes {
   void begin_backward();
   /// Called when autograd has no more gradients; some may not be reduced yet.
   void end_gradients();
-  /// Called when all gradients are reduced; another forward may begin.
+  /// Called when all gradients are reduced. If another backward follows before step(), the time
+  /// until then counts as forward.
   void end_backward();
   /// Called when step() begins.
   void begin_update();
   /// Called when the step has been made.
   void end_step();
 
-  /// A communication under way, as begin_communication() returns it.
+  /// Identifies a communication: when it began, and in which sampled step.
   struct Begun {
     int64_t ns;
     int64_t sample;
   };
-  /// Call it only if is_sampling().
+  /// Notes that a communication begins now. Call it only if is_sampling().
   Begun begin_communication();
-  /// Notes that this thread spent the time since `since_ns` in `begun`, which is complete if
-  /// `is_done`.
+  /// Notes that this thread has spent the time from `since_ns` until now on the communication
+  /// `begun`: calling it, polling it or waiting for it. `is_done`: the communication is complete.
   void add_wait(const Begun& begun, int64_t since_ns, bool is_done);
   void add_bytes(int64_t bytes) { present_.bytes += bytes; }
   int64_t now() const { return now_(); }
@@ -61,19 +62,19 @@ class StepTimes {
   const Sums& sums() const { return sums_; }
 
  private:
-  /// Returns the time since the last call.
+  /// Returns the time since the last call of lap().
   int64_t lap();
 
   const bool measures_;
   const Clock now_;
   bool is_sampling_ = false;
   int64_t steps_ = 0;   // steps that have ended
-  int64_t sample_ = 0;  // changes whenever a step begins
+  int64_t sample_ = 0;  // number of the sampled step
   int64_t lap_begin_ = 0;
-  int64_t in_flight_ = 0;   // number of communications
-  int64_t busy_begin_ = 0;  // begin of the first one in flight
+  int64_t in_flight_ = 0;   // number of communications under way
+  int64_t busy_begin_ = 0;  // when in_flight_ last rose from 0
   int64_t waited_ = 0;
-  Sums present_;  // of the present step
+  Sums present_;  // sums of the present step
   Sums sums_;
 };
 

@@ -9,8 +9,8 @@ void StreamJoin::pass() {
   std::shared_ptr<Stream> now = device_->current_stream();
   const std::lock_guard lock(mutex_);
   if (last_ != nullptr && last_->handle() != now->handle()) {
-    // Recorded only when the stream changes: one event covers all earlier uses, and not every use
-    // needs one.
+    // The event is made only now, when the stream changes, because one event then covers all uses
+    // of the last stream so far. While the stream stays the same, no use needs an event.
     const std::shared_ptr<Event> used = device_->make_event();
     last_->record(*used);
     now->wait(*used);

@@ -7,9 +7,9 @@
 
 namespace tessera::internal {
 
-/// Orders uses of the same memory on different streams (those of the user's code and of LibTorch's
-/// backward). Call pass() before queueing work on that memory; the work then runs after everything
-/// that earlier callers of pass() queued. Thread-safe.
+/// Orders uses of the same memory on different streams (the streams of the user's code and of
+/// LibTorch's backward). Call pass() before queueing work on that memory; the work then runs after
+/// everything that earlier callers of pass() queued. Thread-safe.
 ///
 /// Queues nothing while the stream stays the same, which is the usual case; a change of streams
 /// costs an event. Does nothing on a CPU.

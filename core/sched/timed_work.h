@@ -28,7 +28,8 @@ class TimedWork {
     if (!is_done) times_ = times;
   }
 
-  /// Returns the Work; null if there is none. Calls that other threads make on it are not measured.
+  /// Returns the Work; null if there is no communication. Direct calls on the Work are not
+  /// measured.
   const std::shared_ptr<Work>& work() const { return work_; }
 
   /// These forward to the Work, which must exist.

@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kMaxSpanName = 255;
 
-/// Appends whole nanoseconds as microseconds, exactly.
+/// Appends `ns` in microseconds with three decimal places, so that nothing is rounded.
 void append_microseconds(std::string& out, int64_t ns) {
   const char* sign = ns < 0 ? "-" : "";
   const uint64_t size =
@@ -124,7 +124,8 @@ int64_t Trace::dropped() const {
 
 ChromeEvents::ChromeEvents(const Trace& trace, int rank)
     : rank_(rank), dropped_(trace.dropped()), spans_(trace.spans()) {
-  // If two spans have equal times, the one recorded later is the outer one.
+  // Spans are recorded when they end, so of two spans with equal times the one recorded later is
+  // the outer one.
   std::reverse(spans_.begin(), spans_.end());
   std::stable_sort(spans_.begin(), spans_.end(), [](const Trace::Span& a, const Trace::Span& b) {
     return std::tie(a.track, a.begin_ns, b.end_ns) < std::tie(b.track, b.begin_ns, a.end_ns);

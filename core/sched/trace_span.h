@@ -7,12 +7,12 @@
 
 namespace tessera::internal {
 
-/// Records a thread's computation between the actions of an engine, as spans without gaps. Does
-/// nothing with a null trace.
+/// Records the computation of a thread as spans. Each span begins where the last one ended, or at
+/// the last call of begin(). Does nothing with a null trace.
 class ComputeSpans {
  public:
   explicit ComputeSpans(Trace* trace) : trace_(trace) { begin(); }
-  /// Begins a span.
+  /// Begins a span now. The time since the last end() is not recorded.
   void begin() {
     if (trace_ != nullptr) begin_ns_ = Trace::now_ns();
   }

@@ -11,7 +11,7 @@ namespace tessera::internal {
 TESSERA_DEVICE_CODE inline double clip_factor(double norm, double max_norm) {
   if (std::isinf(max_norm)) return 1.0;
   const double factor = max_norm / (norm + 1e-6);
-  return factor >= 1.0 ? 1.0 : factor;  // a NaN stays one
+  return factor >= 1.0 ? 1.0 : factor;  // NaN stays NaN
 }
 
 }  // namespace tessera::internal

@@ -13,14 +13,14 @@ namespace tessera::internal {
 /// are cut (Note [Padding]). The only function that squares gradients, for every strategy. Local.
 void add_squares(const at::Tensor& buffer, const Segment& segment, ExactSum& sum);
 
-/// Like add_squares(), for |g|^p with 0 < p < infinity, of elements clamped to [-limit, limit]. NaN
-/// and infinities are not clamped, so that they show in the sum. With p = 2 and limit = infinity it
-/// equals add_squares().
+/// Like add_squares(), but adds |g|^p (0 < p < infinity), where g is an element clamped to [-limit,
+/// limit]. NaN and infinities are not clamped, so that they show in the sum. With p = 2 and limit =
+/// infinity it equals add_squares().
 void add_powers(const at::Tensor& buffer, const Segment& segment, double p, double limit,
                 ExactSum& sum);
 
-/// Returns the largest |g| of `segment`, clamped likewise; NaN if an element is NaN, 0 if there are
-/// none.
+/// Returns the largest |g| of `segment`, with elements clamped as in add_powers(); NaN if an
+/// element is NaN, 0 if the segment is empty.
 double largest_magnitude(const at::Tensor& buffer, const Segment& segment, double limit);
 
 }  // namespace tessera::internal

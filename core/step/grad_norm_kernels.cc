@@ -24,8 +24,8 @@ inline double sum_of_lanes(const double* lanes) {
 [[gnu::always_inline]] inline double exact(c10::BFloat16 x) { return widen(x); }
 [[gnu::always_inline]] inline double exact(c10::Half x) { return widen(x); }
 
-// The following code is inlined into the functions at the end of the file, and so compiled for each
-// of their targets.
+// The functions at the end of the file are compiled for several instruction sets. The following
+// code is inlined into them, so that it is compiled for each of these instruction sets.
 
 template <typename T>
 [[gnu::always_inline]] inline double square_full_block(const T* x) {
@@ -39,8 +39,8 @@ template <typename T>
   return sum_of_lanes(lanes);
 }
 
-/// Uses two loops for 16-bit types, because compilers vectorise two separate loops but not a
-/// combined one.
+/// Returns the sum of squares of a block of a 16-bit type. Converts the block in one loop and adds
+/// in another, because compilers vectorise two such loops but not a combined one.
 template <typename T>
 [[gnu::always_inline]] inline double square_narrow_block(const T* x) {
   float wide[kSquareBlockNumel];

@@ -7,7 +7,8 @@
 
 namespace tessera::internal {
 
-/// Elements of one block, whose squares are summed before block sums are added exactly.
+/// The number of elements in a block. The squares in a block are summed in fp64; then the sums of
+/// blocks are added exactly.
 inline constexpr int64_t kSquareBlockNumel = 64;
 
 /// Sets sums[b] to the sum of the squares of x[64 b, 64 b + 64) in fp64, in a fixed order; a last
@@ -17,8 +18,8 @@ void square_blocks(const double* x, int64_t numel, double* sums);
 void square_blocks(const c10::BFloat16* x, int64_t numel, double* sums);
 void square_blocks(const c10::Half* x, int64_t numel, double* sums);
 
-/// Sets sums[b] to the sum of |x|^p over the same blocks in the same order, 0 < p < infinity.
-/// Finite |x| above `limit` count as `limit`.
+/// Does the same with |x|^p in place of squares, where p is above 0 and finite. A finite |x| above
+/// `limit` counts as `limit`.
 void power_blocks(const float* x, int64_t numel, double p, double limit, double* sums);
 void power_blocks(const double* x, int64_t numel, double p, double limit, double* sums);
 void power_blocks(const c10::BFloat16* x, int64_t numel, double p, double limit, double* sums);

@@ -23,8 +23,8 @@ class GradientNorms {
   /// For gradients multiplied with `loss_scale`. `clipping` must outlive it.
   GradientNorms(const Clipping& clipping, double loss_scale);
 
-  /// Adds the parameters' elements in the range `own` of `unit`. `value` holds the mean gradient of
-  /// `unit` from element `begin` on.
+  /// Adds the mean gradient of the range `own` of `unit`, without padding. `value` holds the mean
+  /// gradient from element `begin` of `unit` on.
   void add(const PlannedUnit& unit, Range own, const at::Tensor& value, int64_t begin);
 
   /// Returns one sum for each of Clipping::max_norms.

@@ -8,7 +8,8 @@
 namespace tessera::internal {
 namespace {
 
-/// Allocates words for the host in memory that the backend can use.
+/// Allocates `words` integers in host memory: in the group's own memory if its collectives complete
+/// on the host, else in ordinary memory.
 at::Tensor make_words(ProcessGroup& group, int64_t words) {
   if (group.can().completes_on_host) return group.allocate(words, at::kLong);
   return at::empty({words}, at::kLong);

@@ -10,7 +10,7 @@
 namespace tessera::internal {
 namespace {
 
-/// Returns the larger one; NaN if either is NaN.
+/// Returns the larger of `a` and `b`; NaN if either is NaN.
 double larger(double a, double b) { return b > a || std::isnan(b) ? b : a; }
 
 }  // namespace

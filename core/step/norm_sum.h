@@ -20,19 +20,20 @@ class NormSum {
 
   /// Makes the norm of no elements. p > 0; infinity is allowed.
   explicit NormSum(double p = 2.0) : p_(p) {}
-  /// Makes the 2-norm of elements with these `squares`.
+  /// Makes the 2-norm of elements whose squares have the sum `squares`.
   explicit NormSum(const ExactSum& squares) : sum_(squares) {}
 
   double p() const { return p_; }
 
   /// Adds `segment` of the flat gradient `buffer`, with finite elements clamped to [-limit, limit].
   /// Uses the blocks of add_squares(), so with p = 2 and limit = infinity the sum has the same bits
-  /// as there. Local.
+  /// as that of add_squares(). Local.
   void add(const at::Tensor& buffer, const Segment& segment, double limit);
   /// Adds another NormSum with the same p.
   void merge(const NormSum& other);
 
-  /// Stores the exchanged form; load() reads it back, for the same p.
+  /// store() writes this NormSum as words, which ranks exchange; load() makes it from them, for the
+  /// same p.
   void store(std::span<int64_t, kWords> words) const;
   static NormSum load(double p, std::span<const int64_t, kWords> words);
 

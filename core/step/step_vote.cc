@@ -24,7 +24,7 @@ namespace {
 constexpr const char* kNothingApplied =
     "Nothing was applied; engine->zero_grad() drops these gradients.";
 
-// An answer besides the values of NonFinite: the user's function threw on this rank.
+// What a rank sends in place of a value of NonFinite if the user's function threw.
 constexpr int64_t kThrew = -1;
 
 std::string answer_name(int64_t word) {
@@ -63,7 +63,8 @@ void StepVote::require_equal_number(size_t index, const std::string& what) const
   }
 }
 
-// Sends texts only now, when all ranks know that there are some.
+// Throws an error that lists every rank's misuse. Ranks exchange the texts only here, once all
+// ranks know that some rank has reported a misuse.
 void StepVote::refuse_misuse() const {
   const std::vector<std::string> problems = group_.all_gather_bytes(mine_.misuse, "misuse");
   TORCH_CHECK(false, refusal_text(problems, "step"), ". ", mine_.if_refused);
@@ -258,7 +259,7 @@ std::string describe_gradients(const NonFiniteReport& report) {
                            : absl::StrCat(producer(gradient), " produced ", gradient.elements,
                                           " NaN or infinite elements, first in '",
                                           gradient.parameter, "'"));
-    if (gradient.parameter.empty()) break;  // then no report names a parameter
+    if (gradient.parameter.empty()) break;  // the other entries name no parameter either
   }
   return absl::StrCat("[step] non-finite gradient", scaled, ": ", absl::StrJoin(culprits, "; "));
 }

@@ -23,49 +23,52 @@ class StepVote {
  public:
   /// One rank's contribution to the vote on a step.
   struct RankReport {
-    int64_t step = 0;                   ///< the step that this rank is about to make
-    int64_t backwards = 0;              ///< number of backwards since the last step
-    int64_t history = 0;                ///< RollingHash of everything reduced and dropped
-    int64_t gathers = 0;                ///< RollingHash of the units gathered by collectives
-    int64_t non_finite = 0;             ///< NaN or infinite gradient elements of this rank
+    int64_t step = 0;        ///< the step that this rank is about to make
+    int64_t backwards = 0;   ///< number of backwards since the last step
+    int64_t history = 0;     ///< RollingHash of backwards, reductions, dropped gradients and steps
+    int64_t gathers = 0;     ///< RollingHash of the units gathered by collectives
+    int64_t non_finite = 0;  ///< number of NaN or infinite elements of this rank's gradients
     int64_t non_finite_parameter = -1;  ///< the first parameter with such elements; -1 if none
-    /// This rank's part of the norm of the scaled gradients, or of each group's norm; the same p
-    /// and number on all ranks.
+    /// This rank's part of the norm of the scaled gradients; if each parameter group has a norm of
+    /// its own, this rank's part of each. All ranks must have the same number of norms, and the
+    /// n-th one must have the same NormSum::p() on all ranks.
     std::vector<NormSum> norms = {NormSum()};
-    double loss_scale = 1.0;  ///< the factor of this rank's losses
-    /// The sum of the step's weights over all ranks; unset if the step has none. Gradients must be
-    /// divided by the divisor, besides the loss scale, to account for these weights. Both are the
-    /// same on all ranks.
+    double loss_scale = 1.0;  ///< the factor by which this rank scaled its losses
+    /// The sum of the step's weights over all ranks; unset if the step has no weights. To account
+    /// for these weights, gradients must be divided by `divisor` and by the loss scale. Both
+    /// numbers are the same on all ranks.
     std::optional<double> weight = {};
     double divisor = 1.0;
     double gradient_scale() const { return loss_scale * divisor; }
-    int64_t gradient_edits = 0;                  ///< in-place writes to `.grad` by the user
+    int64_t gradient_edits = 0;  ///< number of times the user wrote `.grad` in place
     std::vector<int64_t> hyper_parameters = {};  ///< present values, as bit patterns of doubles
-    std::string misuse;  ///< problem before the step, "<what>; <remedy>"; or ""
-    /// The last sentence of a refusal, which says what happened to the parameters. The same on all
-    /// ranks.
+    std::string misuse;  ///< what this rank did wrong before the step, "<what>; <remedy>"; else ""
+    /// The last sentence of the error if the step is refused. It says what happened to the
+    /// parameters. The same on all ranks.
     const char* if_refused = "Nothing was applied.";
   };
 
   /// The result of the vote, equal on all ranks.
   struct Result {
-    /// Global norm of the mean gradient without gradient_scale; not finite if `non_finite` is set.
+    /// Global norm of the mean gradient, already divided by RankReport::gradient_scale(); not
+    /// finite if `non_finite` is set.
     double grad_norm = 0.0;
     /// The global norm for each of RankReport::norms.
     std::vector<double> norms;
-    /// Set if a rank produced NaN or infinite elements, or if only the mean over ranks has some;
-    /// then the step must not be applied. In the second case parameters are "", elements 0, and the
-    /// ranks are those whose part of the mean is not finite.
+    /// Set if gradients are not finite; then the step must not be applied. Either a rank produced
+    /// NaN or infinite elements, or only the mean over ranks has some. In the second case the
+    /// entries have parameter "" and elements 0; their ranks are those whose part of the mean is
+    /// not finite, or kAllRanks if only the norm is not finite.
     std::optional<NonFiniteReport> non_finite;
   };
 
-  /// `hyper_parameter_names` name RankReport::hyper_parameters; `norms` is the number of
-  /// RankReport::norms. `table`, `group` and `trace` (may be null) must outlive the vote.
+  /// `hyper_parameter_names`: the names of RankReport::hyper_parameters. `norms`: how many elements
+  /// RankReport::norms has. `table`, `group` and `trace` (may be null) must outlive the vote.
   StepVote(ProcessGroup& group, const ParameterTable& table,
            std::vector<std::string> hyper_parameter_names, Trace* trace = nullptr,
            size_t norms = 1);
 
-  /// Submits the report. Its exceptions concern this rank only. Collective.
+  /// Submits the report. Collective. If it throws, only this rank does.
   void start(RankReport rank_report);
   /// Checks all ranks' reports; call it before any other ProcessGroup::all_gather_on_host(). Throws
   /// c10::Error, the same on every rank, that names the first problem and its ranks: misuse, step
@@ -75,8 +78,8 @@ class StepVote {
   /// Replaces finish(), on all ranks, if they already know that they agree. Never blocks.
   void drop() { all_gather_.drop(); }
 
-  /// Returns a hash of the report without this rank's own errors and gradients: equal on ranks that
-  /// agree.
+  /// Returns a hash of the report without this rank's own errors and gradients. Ranks that agree
+  /// have equal hashes.
   static uint64_t hash(const RankReport& rank_report);
 
   /// Asks the user what to do (Options::ask_non_finite) and agrees on the answer. Called on every
@@ -86,8 +89,8 @@ class StepVote {
   NonFinite ask(const std::function<NonFinite(const NonFiniteReport&)>& ask_non_finite,
                 const NonFiniteReport& report);
   /// Decides what to do about a step with `report`: asks the user's function if there is one, else
-  /// follows the options. Returns if the step is to be skipped; otherwise throws describe(report).
-  /// Equal on all ranks.
+  /// follows the options. Returns normally if the step is to be skipped; otherwise throws
+  /// c10::Error with describe(report). The outcome is the same on all ranks.
   void require_skip(const ResolvedOptions& options, const NonFiniteReport& report);
 
   int64_t bytes() const { return all_gather_.bytes() + answers_.bytes(); }

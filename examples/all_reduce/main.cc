@@ -18,7 +18,8 @@ namespace {
 
 void add_up() {
   auto world = tessera::init_process_group();
-  // The backend moves memory that it allocated without copying it; any contiguous CPU tensor works.
+  // allocate() returns memory that the backend sends without copying it first. Any other contiguous
+  // CPU tensor works too.
   at::Tensor number = world->allocate(1, at::kLong);
   number.mutable_data_ptr<int64_t>()[0] = world->rank() + 1;
   world->all_reduce(number, tessera::ReduceOp::kSum, "number")->wait();

@@ -1,4 +1,5 @@
-// Handwritten digits under any strategy, normalised over the samples of all ranks.
+// Trains on handwritten digits under any strategy, with batch normalisation over the samples of all
+// ranks.
 //
 //   tessera-run --standalone --nproc-per-node 2 build/release/bin/digits --strategy zero3
 //
@@ -29,10 +30,11 @@ using tessera::nn::SyncBatchNorm1d, tessera::nn::SyncBatchNorm2d;
 
 constexpr size_t kBatch = 60;  // of all ranks together
 
-/// Each convolution is normalised over all ranks: the 30 samples of one rank are few.
+/// Normalises over the samples of all ranks, because those of one rank (30 of 60 on two) are few.
 struct Net : torch::nn::Module {
   Net(const std::shared_ptr<tessera::ProcessGroup>& group, int64_t side) {
-    const int64_t pixels = ((side - 3) / 2 + 1) * ((side - 3) / 2 + 1);  // after the stride
+    const int64_t pixels =
+        ((side - 3) / 2 + 1) * ((side - 3) / 2 + 1);  // after the strided convolution
     using torch::nn::Conv2d, torch::nn::Conv2dOptions, torch::nn::Linear, torch::nn::ReLU;
     layers = register_module(
         "layers",

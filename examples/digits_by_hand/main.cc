@@ -24,11 +24,12 @@ namespace {
 
 constexpr int64_t kBatch = 60;  // of all ranks together
 
-/// For images of `side` x `side` pixels.
+/// Makes the network for images of `side` x `side` pixels.
 torch::nn::Sequential make_net(int64_t side) {
   using torch::nn::Conv2d, torch::nn::Conv2dOptions, torch::nn::Linear, torch::nn::ReLU;
   torch::manual_seed(1);
-  const int64_t pixels = ((side - 3) / 2 + 1) * ((side - 3) / 2 + 1);  // after the stride
+  const int64_t pixels =
+      ((side - 3) / 2 + 1) * ((side - 3) / 2 + 1);  // after the strided convolution
   return torch::nn::Sequential(Conv2d(Conv2dOptions(1, 16, 3).padding(1)), ReLU(),
                                Conv2d(Conv2dOptions(16, 16, 3).stride(2)), ReLU(),
                                torch::nn::Flatten(), Linear(16 * pixels, 10));

@@ -1,10 +1,10 @@
-// digits_by_hand with an engine, which broadcasts rank 0's parameters, averages gradients in
-// backward one bucket at a time, and updates.
+// Does what digits_by_hand does, with an engine: it broadcasts rank 0's parameters, averages
+// gradients during backward, a bucket at a time, and updates the parameters.
 //
 //   tessera-run --standalone --nproc-per-node 2 build/release/bin/digits_ddp
 //
-// Expected last line, as of digits_by_hand (its last digits depend on the number of ranks and on
-// the machine):
+// Expected last line, the same as digits_by_hand's (its last digits depend on the number of ranks
+// and on the machine):
 //
 //   world 2: loss 0.0007, accuracy 91.9 % of 297
 //
@@ -25,11 +25,12 @@ namespace {
 
 constexpr int64_t kBatch = 60;  // of all ranks together
 
-/// For images of `side` x `side` pixels.
+/// Makes the network for images of `side` x `side` pixels.
 torch::nn::Sequential make_net(int64_t side) {
   using torch::nn::Conv2d, torch::nn::Conv2dOptions, torch::nn::Linear, torch::nn::ReLU;
   torch::manual_seed(1);
-  const int64_t pixels = ((side - 3) / 2 + 1) * ((side - 3) / 2 + 1);  // after the stride
+  const int64_t pixels =
+      ((side - 3) / 2 + 1) * ((side - 3) / 2 + 1);  // after the strided convolution
   return torch::nn::Sequential(Conv2d(Conv2dOptions(1, 16, 3).padding(1)), ReLU(),
                                Conv2d(Conv2dOptions(16, 16, 3).stride(2)), ReLU(),
                                torch::nn::Flatten(), Linear(16 * pixels, 10));

@@ -1,5 +1,6 @@
-// Digits on ranks that are threads of one process, as LibTorch's data_parallel() has replicas: what
-// changes is that each makes an engine, and that the batch is cut before and not in forward.
+// Trains on digits, on ranks that are threads of one process, as the replicas of LibTorch's
+// data_parallel() are. Unlike a replica, each rank makes an engine and takes its part of the batch
+// before forward.
 //
 //   build/release/bin/digits_threads --ranks 2
 //
@@ -31,7 +32,7 @@ static void train() {
     auto engine = tessera::parallelize(own, torch::optim::SGDOptions(0.1).momentum(0.9), {}, world);
     tessera::Mean mean;
     for (int step = 0; step < 250; ++step) {
-      const int64_t first = step % 25 * 60;  // of a batch of all ranks together
+      const int64_t first = step % 25 * 60;  // first row of all ranks' batch
       const torch::indexing::Slice mine(first + world->rank(), first + 60, world->size());
       at::Tensor loss = torch::nn::functional::cross_entropy(
           own->forward(digits.train.pixels.index({mine})), digits.train.digit.index({mine}));

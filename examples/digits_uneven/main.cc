@@ -1,6 +1,7 @@
-// Handwritten digits, divided unevenly on purpose: of three ranks the first has 6 of 11 parts, the
-// second 3 and the third 2. Every digit has the same weight in every step. None is dropped or
-// padded, and ranks without batches follow the others.
+// Trains on handwritten digits that are divided unevenly on purpose: with three ranks, the first
+// has 6/11 of the digits, the second 3/11 and the third 2/11. Every digit has the same weight in
+// every step. No digit is dropped, none is repeated as padding, and a rank without batches left
+// takes part in the others' steps.
 //
 //   tessera-run --standalone --nproc-per-node 2 build/release/bin/digits_uneven --strategy zero3
 //
@@ -24,9 +25,9 @@ ABSL_FLAG(std::string, data, "", program::kDigitsHelp);
 
 namespace {
 
-constexpr int64_t kBatch = 30;  // of a rank, and less for the last one
+constexpr int64_t kBatch = 30;  // rows per rank; a rank's last batch may have fewer
 
-/// Returns this rank's rows: rank r's part is 1 / (r + 1) of rank 0's.
+/// Returns the numbers of this rank's rows. Rank r has 1 / (r + 1) times as many as rank 0.
 at::Tensor rows_of(const tessera::ProcessGroup& world, int64_t count) {
   const auto weight = [](int rank) { return 1.0 / (rank + 1); };
   double all = 0.0;

@@ -9,9 +9,9 @@
 
 namespace gpt {
 
-/// An endless stream of this rank's training batches. In each epoch exactly one rank sees each
-/// window, in a new random order; windows at the end of an epoch that do not fill a batch are
-/// skipped. A batch counts as consumed when it is returned, so save between steps. Local.
+/// An endless stream of this rank's training batches. Each epoch shuffles the windows again and
+/// gives each window to one rank; windows at the end that do not fill a batch are skipped. A batch
+/// counts as consumed when it is returned, so save sampler() between training steps. Local.
 class Batches {
  public:
   /// `sequences` windows per batch, at most windows.size() / ranks.

@@ -17,8 +17,8 @@ class Corpus {
   /// rank.
   ///
   /// Every tenth block of 64 KiB is held out, or the last tenth of a text shorter than ten blocks.
-  /// Blocks are better than the tail, because the end of a sorted directory is a different kind of
-  /// text from its beginning.
+  /// Holding out the tail would be worse, because the end of a sorted directory is a different kind
+  /// of text from its beginning.
   ///
   /// Errors name the path and the remedy: no such file, neither file nor directory, unreadable (all
   /// unreadable files of a directory are listed), no text in it.

@@ -9,7 +9,7 @@
 namespace gpt {
 
 struct EvaluationSize {
-  int64_t sequences = 256;  ///< windows over all ranks; 0, or more than there are: all
+  int64_t sequences = 256;  ///< windows that all ranks together use; 0 or too many: all windows
   int64_t batch = 8;        ///< windows per forward pass
 };
 

@@ -93,8 +93,8 @@ std::string AbslUnparseFlag(const ResumeFlag& flag) {
                                               : absl::StrCat(flag.resume.step);
 }
 
-/// The headers of the LibTorch in use, or of the one this was built with: text that every machine
-/// has.
+/// Returns the folder of LibTorch's headers, a text that every machine has: in TESSERA_TORCH if
+/// that is set, otherwise of the LibTorch that this was built with.
 std::string default_data() {
   const char* torch = std::getenv("TESSERA_TORCH");
   return torch != nullptr && *torch != '\0' ? absl::StrCat(torch, "/include")
@@ -204,7 +204,7 @@ tessera::Options read_options() {
   }
   options.trace = !absl::GetFlag(FLAGS_trace).empty();
   apply(absl::GetFlag(FLAGS_options), options);  // the texts were checked when they were parsed
-  // Steps are asynchronous by default on GPUs; lines of progress then come one step late.
+  // On GPUs steps are asynchronous by default. Set the default here, because train() reads it.
   const bool is_on_gpu = absl::GetFlag(FLAGS_device).device.is_cuda();
   if (is_on_gpu && !options.asynchronous_step.has_value()) {
     options.asynchronous_step =
@@ -285,7 +285,7 @@ absl::Status validate(const Flags& flags) {
     problems.push_back(
         absl::StrCat("[gpt] --", name, ": got ", value, ", expected ", least, " to ", most));
   };
-  // More than any machine holds; products of these values do not overflow.
+  // No machine holds a model of these sizes, and products of them do not overflow.
   constexpr int64_t kMaxLayers = 10000;
   constexpr int64_t kMax = int64_t{1} << 20;
   count("layers", flags.model.layers, 1, kMaxLayers);

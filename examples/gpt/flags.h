@@ -17,7 +17,7 @@
 
 namespace gpt {
 
-/// Where a run with a directory begins.
+/// Which saved step a run with --checkpoint goes on from.
 struct Resume {
   enum class From : uint8_t { kNewest, kNothing, kStep };
   From from = From::kNewest;
@@ -38,16 +38,16 @@ struct Flags {
   int64_t data_bytes = 0;
   int64_t batch = 0;       ///< sequences per rank and micro-step
   int64_t accumulate = 0;  ///< micro-steps per step
-  bool no_sync = false;    ///< add micro-steps locally, reduce once
+  bool no_sync = false;    ///< add gradients of micro-steps locally, reduce them once per step
   CommHookName comm_hook = CommHookName::kNone;
   int64_t powersgd_rank = 0;
-  int64_t powersgd_start = 0;  ///< backward passes before it starts
+  int64_t powersgd_start = 0;  ///< backward passes before PowerSGD starts
   const Optimizer* optimizer = nullptr;
   RateCurve rate;
   double weight_decay = 0.0;
   uint64_t seed = 0;
 
-  int64_t eval_every = 0;    ///< steps; 0: only at the end
+  int64_t eval_every = 0;    ///< steps between evaluations; 0: only at the end
   int64_t eval_batches = 0;  ///< batches over all ranks; 0: all held-out text
   int64_t log_every = 0;
   bool memory = false;
@@ -57,8 +57,8 @@ struct Flags {
 
   std::string checkpoint;  ///< directory of the run; empty: nothing is saved
   Resume resume;
-  int64_t save_every = 0;  ///< steps; 0: only at the end
-  int64_t keep = 0;        ///< steps that are kept; 0: all
+  int64_t save_every = 0;  ///< steps between saves; 0: only at the end
+  int64_t keep = 0;        ///< how many of the newest saved steps are kept; 0: all
 
   std::string prompt;
   Sampling sampling;

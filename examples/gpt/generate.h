@@ -10,7 +10,7 @@ namespace gpt {
 struct Sampling {
   int64_t new_bytes = 400;
   double temperature = 0.8;  ///< 0 takes the likeliest byte; 1 samples the model's distribution
-  uint64_t seed = 1;         ///< of its own generator; training's is unchanged
+  uint64_t seed = 1;         ///< of a generator of its own, so training's is not advanced
 };
 
 /// Continues `prompt` byte by byte and returns it with its continuation. The model sees the last

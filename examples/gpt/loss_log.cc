@@ -21,7 +21,7 @@ void LossLog::add(const at::Tensor& loss) {
 }
 
 void LossLog::add(const tessera::StepResult& result, bool is_late) {
-  // There was no step before, or look() has reported it.
+  // The result is of no step, as this is the first, or of a step that look() has written.
   if (is_late && losses_.size() == 1) return;
   norms_.push_back(result.grad_norm);
 }

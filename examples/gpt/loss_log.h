@@ -17,9 +17,9 @@ namespace gpt {
 /// only look() waits for the device.
 class LossLog {
  public:
-  /// Every step is written to the file `path`, with all digits; empty: no file (as on all ranks but
-  /// one). If `steps_done` > 0, the run was resumed and the file is appended to. Throws c10::Error
-  /// if the file cannot be written.
+  /// Writes every step to the file `path`, with all digits. With an empty `path`, as all ranks but
+  /// one should pass, nothing is written. If `steps_done` > 0, the run was resumed and the file is
+  /// appended to. Throws c10::Error if the file cannot be written.
   LossLog(std::shared_ptr<tessera::ProcessGroup> world, const std::string& path,
           int64_t steps_done = 0);
 
@@ -27,11 +27,11 @@ class LossLog {
   /// non-blocking.
   void add(const at::Tensor& loss);
 
-  /// Adds the result of engine->step(). `is_late`: under Options::asynchronous_step it is that of
-  /// the previous step. Local.
+  /// Adds the result of engine->step(). `is_late`: the result is the previous step's, as under
+  /// Options::asynchronous_step. Local.
   void add(const tessera::StepResult& result, bool is_late);
 
-  /// Writes the steps since the last look() and returns the last one's loss, the mean over ranks.
+  /// Writes the steps since the last look() and returns the last step's loss, the mean over ranks.
   /// Throws c10::Error if the file cannot be written. Collective; blocking.
   double look(tessera::Engine& engine);
 

@@ -55,7 +55,8 @@ at::Tensor accumulate_gradients(const Flags& flags, gpt::Gpt& model, tessera::En
   return sum;
 }
 
-/// Opens the run's directory and loads the run in it; null without --checkpoint. Collective.
+/// Opens the run's directory and, unless --resume=never, loads the run in it. Returns null without
+/// --checkpoint. Collective.
 std::unique_ptr<tessera::Checkpoints> begin_run(const Flags& flags, tessera::Engine& engine,
                                                 const gpt::Batches& batches) {
   if (flags.checkpoint.empty()) return nullptr;
@@ -78,7 +79,7 @@ std::unique_ptr<tessera::Checkpoints> begin_run(const Flags& flags, tessera::Eng
   return checkpoints;
 }
 
-/// The held-out loss of the average of the weights; nullopt without --ema. Collective.
+/// Returns the held-out loss of the averaged weights; nullopt without --ema. Collective.
 std::optional<double> averaged_loss(const Flags& flags, gpt::Gpt& model, tessera::Engine& engine,
                                     const gpt::Windows& held_out,
                                     const gpt::EvaluationSize& evaluation,
@@ -102,7 +103,7 @@ void train(const Flags& flags) {
   require(read.status());
   const gpt::Corpus& corpus = *read;
 
-  // This must come before anything that initialises CUDA, as setting a seed does.
+  // init_process_group() must come before anything that initialises CUDA, such as setting a seed.
   tessera::ProcessGroupOptions meeting{.device = flags.device, .backend = flags.backend};
   meeting.timeout = flags.timeout;
   std::shared_ptr<tessera::ProcessGroup> world = tessera::init_process_group(meeting);
@@ -137,7 +138,7 @@ void train(const Flags& flags) {
         world->size() == 1 ? "" : "s", static_cast<double>(numel) / 1e6,
         static_cast<double>(corpus.size_bytes()) / (1 << 20), corpus.files(), tokens_per_step);
   }
-  std::optional<tessera::StopRequest> stop;  // a job that is asked to end saves first
+  std::optional<tessera::StopRequest> stop;  // so that a job that is asked to end saves first
   if (!flags.checkpoint.empty()) stop.emplace();
   const std::unique_ptr<tessera::Checkpoints> checkpoints = begin_run(flags, *engine, batches);
   const int64_t steps_done = engine->steps();
@@ -158,7 +159,7 @@ void train(const Flags& flags) {
 
     const bool is_last = step == flags.rate.steps;
     const bool is_judged = !is_last && flags.eval_every > 0 && step % flags.eval_every == 0;
-    // look() waits for a GPU, so call it only now and then there.
+    // look() waits for the GPU under asynchronous steps, so call it only now and then.
     if (!is_late || step == 1 || step % flags.log_every == 0 || is_judged || is_last) {
       const double loss = losses.look(*engine);
       if (progress)
@@ -199,7 +200,7 @@ void train(const Flags& flags) {
     std::printf("parameters       %016lx\n", hash);
   }
   {
-    const auto whole = engine->full_parameters();  // rank 0 alone generates the sample
+    const auto whole = engine->full_parameters();  // so that rank 0 alone can generate
     if (is_first && flags.sampling.new_bytes > 0) {
       std::printf("sample:\n%s\n",
                   gpt::printable(gpt::generate(*model, flags.prompt, flags.sampling)).c_str());

@@ -29,8 +29,8 @@ class Gpt : public torch::nn::Module {
  public:
   explicit Gpt(const ModelSizes& sizes);
 
-  /// Text [batch, length] of int64 in [0, vocabulary), 1 <= length <= context, to logits [batch,
-  /// length, vocabulary] of the token that follows each position.
+  /// Returns logits [batch, length, vocabulary] of the token that follows each position of `text`,
+  /// which is int64 [batch, length] in [0, vocabulary), 1 <= length <= context.
   at::Tensor forward(const at::Tensor& text);
 
   /// Mean cross-entropy, a scalar in nats per byte, of predicting `target` (the byte that follows
@@ -39,8 +39,8 @@ class Gpt : public torch::nn::Module {
 
   const ModelSizes& sizes() const { return sizes_; }
 
-  /// Whether weight decay applies to the parameter of this name: only to matrices of linear layers,
-  /// as in GPT-2, not to biases, norms or embeddings.
+  /// Returns true if weight decay applies to the parameter of this name. As in GPT-2 it applies to
+  /// matrices of linear layers, not to biases, norms or embeddings.
   static bool decays(std::string_view parameter);
 
  private:

@@ -34,7 +34,8 @@ tessera::AlgorithmOptions adamw8bit(double lr, double weight_decay) {
   return tessera::AdamW8bitOptions(lr).betas({0.9, 0.95}).eps(1e-8).weight_decay(weight_decay);
 }
 
-/// Muon with AdamW's learning rates, so that both parts of the model use the same rate.
+/// Muon, with updates scaled so that matrices can use the learning rate that AdamW has for the
+/// rest.
 tessera::AlgorithmOptions muon(double lr, double weight_decay) {
   return tessera::MuonOptions(lr)
       .adjust_lr(tessera::MuonOptions::AdjustLr::kMatchRmsAdamW)

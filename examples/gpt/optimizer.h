@@ -21,9 +21,10 @@ struct Optimizer {
   const char* states;   ///< its states per parameter: "two moments"
   tessera::AlgorithmOptions (*options)(double lr, double weight_decay);
   double state_bytes;  ///< bytes of states per element of an fp32 parameter that it trains
-  /// What trains the other parameters if this trains matrices only; null if this trains all.
+  /// Options of the algorithm for all other parameters, if this one is for matrices only; null if
+  /// this one trains all parameters.
   tessera::AlgorithmOptions (*others)(double lr, double weight_decay) = nullptr;
-  double others_state_bytes = 0;  ///< the same for those
+  double others_state_bytes = 0;  ///< state_bytes of the parameters that `others` trains
 };
 
 /// All algorithms, the default first. A new algorithm is a line of this table.

@@ -40,11 +40,11 @@ class Progress {
   static Display display_of(std::FILE* out);
 
   /// Reports that step number `step`, counted from 1, is done. Steps may be left out; the next
-  /// report then shows their mean.
+  /// report then counts their mean duration.
   void report(int64_t step, double loss, double rate);
 
-  /// Ends a line that is being redrawn, so that others can print. The time until resume() does not
-  /// count as training.
+  /// Ends a line that is being redrawn, so that other output starts on a new line. The time until
+  /// resume() does not count as training.
   void pause();
   void resume();
 

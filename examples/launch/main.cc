@@ -1,4 +1,5 @@
-// A program that starts its own ranks: no launcher, as with Python's torch.multiprocessing.spawn().
+// A program that starts its own ranks, as Python's torch.multiprocessing.spawn() does. It needs no
+// launcher.
 //
 //   build/release/bin/launch --ranks 3
 //
@@ -29,7 +30,7 @@ int train() {
                                      {.strategy = tessera::Strategy::kZero2}, world);
   tessera::Mean mean;
   for (int step = 0; step < 300; ++step) {
-    const int64_t first = step % 25 * 60;  // of a batch of all ranks together
+    const int64_t first = step % 25 * 60;  // first row of all ranks' batch
     const torch::indexing::Slice mine(first + world->rank(), first + 60, world->size());
     at::Tensor loss = torch::nn::functional::cross_entropy(net->forward(train.pixels.index({mine})),
                                                            train.digit.index({mine}));

@@ -27,8 +27,8 @@ namespace {
 
 constexpr int64_t kBatch = 96;  // of all ranks together
 
-/// A Linear's weight and bias, and a product of two thin matrices that is added to the weight; it
-/// is zero at first.
+/// A Linear layer to whose weight the product of two thin matrices is added. The product is zero at
+/// first.
 struct LoraLinear : torch::nn::Module {
   LoraLinear(int64_t in, int64_t out, int64_t rank = 4)
       : base(register_module("base", torch::nn::Linear(in, out))),
@@ -51,8 +51,8 @@ struct Net : torch::nn::Module {
 
 bool is_adapter(std::string_view name) { return name.find(".lora_") != std::string_view::npos; }
 
-/// Returns the rows of `rank` of batch number `step`: points on three arms of a spiral. `turn`
-/// rotates it, and so defines the task.
+/// Returns `rank`'s rows of batch number `step`: points on three arms of a spiral, and each point's
+/// arm. `turn` rotates the spiral, so each value of `turn` is another task.
 std::pair<at::Tensor, at::Tensor> batch_of(int step, double turn, int rank, int world) {
   auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(step));
   const at::Tensor along = at::rand({kBatch}, generator, at::kFloat);
@@ -69,7 +69,8 @@ at::Tensor loss_of(Net& model, int step, double turn, int rank, int world) {
   return torch::nn::functional::cross_entropy(model.forward(points), arms);
 }
 
-/// Stands for the trained model that a user would load: plain LibTorch, on one rank.
+/// Trains the base model with plain LibTorch on one rank. A user would load a trained model
+/// instead.
 void train_base(Net& model, int steps) {
   torch::optim::AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(3e-3));
   for (int step = 0; step < steps; ++step) {
@@ -88,13 +89,13 @@ void fine_tune() {
   auto world = tessera::init_process_group(options);
   torch::manual_seed(1);
   auto model = std::make_shared<Net>();
-  if (world->rank() == 0) train_base(*model, steps);  // parallelize gives it to all ranks
+  if (world->rank() == 0) train_base(*model, steps);  // parallelize() broadcasts it
 
   // Only adapters are trained, so there are gradients, moments and traffic for them only.
   for (const auto& entry : model->named_parameters()) {
     entry.value().set_requires_grad(is_adapter(entry.key()));
   }
-  // The group of the other parameters is used once they are unfrozen.
+  // The parameter group "base" is used once its parameters are unfrozen.
   tessera::OptimizerPlan plan(torch::optim::AdamWOptions(1e-2),
                               {{"base", [](std::string_view name) { return !is_adapter(name); },
                                 torch::optim::AdamWOptions(1e-3).weight_decay(0.01)}});

@@ -20,18 +20,22 @@ struct Configuration {
   friend bool operator==(const Configuration&, const Configuration&) = default;
 };
 
-/// "zero3", "zero3:apart" (share_parameters = false), "zero3:1:apart" (and reshard_after_forward),
-/// "hybrid:2,4,4", "hybrid:4,4,4:2:apart": the form in flags and tables.
+/// Convert a configuration to its form in flags and tables, and back: "zero3", "zero3:apart"
+/// (share_parameters = false), "zero3:1:apart" (also reshard_after_forward = 1), "hybrid:2,4,4",
+/// "hybrid:4,4,4:2:apart".
 std::string to_string(const Configuration& configuration);
 absl::StatusOr<Configuration> parse_configuration(const std::string& text);
 
-/// Configurations separated by spaces; the error lists every bad one.
+/// Parses configurations that are separated by spaces. The error lists every bad one.
 absl::StatusOr<std::vector<Configuration>> parse_configurations(const std::string& text);
 
-/// The configurations that make sense for `ranks` ranks: the named strategies; on CPUs also those
-/// with copies per rank (on GPUs there are no others); zero3 with units that stay whole; and, if a
-/// number S divides `ranks`, the hybrids S,S,S (HSDP), 1,S,world and S,world,world for the largest
-/// such S below `ranks`. One rank has nothing to split: ddp alone.
+/// Returns the configurations that make sense for `ranks` ranks. For one rank, which has nothing to
+/// split, that is ddp alone. Otherwise:
+/// - ddp, zero1, zero2 and zero3; on CPUs, zero1 to zero3 also with a copy of the parameters per
+///   rank (on GPUs each rank always has its own);
+/// - zero3 whose units stay whole after forward (reshard_after_forward = 1);
+/// - the hybrids S,S,S (HSDP), S,ranks,ranks and 1,S,ranks for the largest S that divides `ranks`,
+///   if there is one with 1 < S < `ranks`.
 std::vector<Configuration> default_configurations(int ranks,
                                                   c10::DeviceType device = c10::DeviceType::CPU);
 

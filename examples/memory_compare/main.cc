@@ -73,7 +73,7 @@ Workload read_workload() {
     absl::StrAppend(&problems, "[memory_compare] --", name, ": got ", value, ", expected 1 to ",
                     most, "\n");
   };
-  // More than any machine holds; products of these values do not overflow.
+  // No machine holds a model of these sizes, and products of them do not overflow.
   constexpr int64_t kMaxLayers = 10000;
   constexpr int64_t kMax = int64_t{1} << 20;
   count("layers", workload.model.layers, kMaxLayers);
@@ -144,7 +144,8 @@ std::shared_ptr<tessera::ProcessGroup> meet(const std::string& store_url) {
   return tessera::init_process_group(options);
 }
 
-/// Measures each configuration in a process of its own, whose ranks meet anew.
+/// Measures each configuration in a fresh child process of every rank. These children meet as the
+/// ranks of a world of their own.
 std::vector<Measurement> measure_apart(const std::vector<Configuration>& configurations,
                                        const Workload& workload, const tessera::Environment& job) {
   const bool has_path = !job.store_url.empty() && !tessera::is_tcp_url(job.store_url);

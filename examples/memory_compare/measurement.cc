@@ -36,8 +36,8 @@ gpt::Batch draw(const Workload& workload, at::Generator& generator, at::Device d
   return {text.narrow(1, 0, workload.model.context), text.narrow(1, 1, workload.model.context)};
 }
 
-/// Device memory that is not the engine's or the parameters': allocated for good by libraries when
-/// they are first used (cuBLAS).
+/// Runs a forward and a backward, and returns the device memory that libraries (cuBLAS) allocate
+/// for good when they are first used. It belongs neither to the engine nor to the parameters.
 int64_t foreign_device_bytes(const Workload& workload, gpt::Gpt& model, at::Device device) {
   at::empty({1}, at::TensorOptions(device));  // LibTorch makes its allocator on first use
   int64_t parameter_bytes = -DeviceMemory::of(device).now_bytes;

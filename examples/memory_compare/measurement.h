@@ -32,8 +32,8 @@ struct RankMemory {
   int64_t pss_bytes = -1;     ///< largest sampled PSS of the process; -1 if unknown
   int64_t shared_bytes = -1;  ///< shared part of its memory after the last step; -1 if unknown
   int64_t unsharded_buffers_added = 0;  ///< GatherCounts::unsharded_buffers_added
-  /// Bytes that the GPU's allocator has given out beyond those before the engine was made: after
-  /// the last step, and the peak in that step, the user's (activations) included. -1 on a CPU.
+  /// Bytes that the GPU's allocator has given out, without those that libraries keep for good:
+  /// after the last step, and the peak in that step, which includes activations. -1 on a CPU.
   int64_t device_bytes = -1;
   int64_t device_peak_bytes = -1;
   friend bool operator==(const RankMemory&, const RankMemory&) = default;
@@ -59,12 +59,13 @@ Measurement measure(const Configuration& configuration, const Workload& workload
 /// The rank with the largest prediction, the first of equals.
 size_t largest_rank(const Measurement& measurement);
 
-/// Whether every rank holds exactly what the formula predicts in every lasting class: all but
-/// control, and gradient buffers where they are pooled.
+/// Returns true if every rank holds exactly the predicted bytes in every class, apart from control,
+/// and from gradient buffers where they are pooled.
 bool is_exact(const Measurement& measurement);
 
-/// The largest relative difference between what a GPU's allocator and the engine's meter say of a
-/// rank: above 0 if blocks are rounded up, or if memory is not counted. Zero on a CPU.
+/// Returns the largest relative difference, over ranks, between the bytes that the GPU's allocator
+/// and the engine's meter report. It is above 0 if the allocator rounds blocks up, or if the meter
+/// misses memory. Zero on a CPU.
 double allocator_error(const Measurement& measurement);
 
 /// Converts a measurement to numbers, for a pipe between processes, and back. from_words() throws

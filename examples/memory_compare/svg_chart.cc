@@ -24,7 +24,7 @@ constexpr double kTitleSize = 17;
 constexpr double kTextSize = 13;
 constexpr int kTicks = 6;
 
-/// The usual sans-serif fonts have no glyph wider than this on average.
+/// Returns an upper bound of the width: no usual sans-serif font has wider glyphs on average.
 double width_of(const std::string& text, double size) {
   return 0.62 * size * static_cast<double>(text.size());
 }

@@ -21,7 +21,7 @@ constexpr const char* kPyTorch = "PyTorch DDP, fp32";
 double mib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 std::string cell(int64_t bytes) { return absl::StrFormat("%.2f", mib(bytes)); }
 
-/// What the formulas predict: everything but control.
+/// Sets control to 0, the class that the formulas do not predict.
 MemoryBytes without_control(MemoryBytes bytes) {
   bytes[MemoryClass::kControl] = 0;
   return bytes;
@@ -40,7 +40,7 @@ Cells line_of(const std::string& configuration, const std::string& what, const M
   return cells;
 }
 
-/// Appends a line for each run of ranks that held the same.
+/// Appends a line for each range of consecutive ranks that held the same bytes.
 void append_measured(const Measurement& measurement, std::vector<Cells>& lines) {
   const std::vector<RankMemory>& ranks = measurement.ranks;
   for (size_t first = 0, last = 0; first < ranks.size(); first = last + 1) {
@@ -62,8 +62,8 @@ void append_measured(const Measurement& measurement, std::vector<Cells>& lines) 
                                           : absl::StrCat("measured, ranks ", first, "-", last);
     Cells cells = line_of("", who, ranks[first].held);
     cells.push_back(cell(peak_of(ranks[first])));
-    // A page's share counts for the ranks that have mapped it so far, so ranks differ; their sum
-    // does not.
+    // The kernel divides a shared page among the ranks that have mapped it so far. So the ranks'
+    // numbers vary, but not their mean, which is printed.
     const auto count = static_cast<int64_t>(last - first + 1);
     cells.push_back(shared_bytes >= 0 ? cell(shared_bytes / count) : "?");
     cells.push_back(pss_bytes >= 0 ? cell(pss_bytes) : "?");
@@ -88,7 +88,8 @@ std::string pytorch_bytes(const Comparison& comparison) {
       "%.4g", static_cast<double>(pytorch_of(comparison).total()) / static_cast<double>(numel));
 }
 
-/// The prediction for the rank with the largest one, which is named unless all ranks have the same.
+/// Returns the line of the rank with the largest prediction. The line names the rank, unless the
+/// prediction is the same for all ranks.
 Cells predicted_line(const std::string& configuration, const Measurement& measurement) {
   const size_t largest = largest_rank(measurement);
   const MemoryBytes& peak = measurement.ranks[largest].peak;

@@ -27,16 +27,17 @@ enum class TableFormat {
   kMarkdown,  ///< with a heading and the notes as a list
 };
 
-/// A table of MiB by class: for every configuration the prediction and the measurement, ranks that
-/// hold the same bytes in one line, and the model of PyTorch's DDP. Notes explain the columns and
-/// say whether measured and predicted bytes agree.
+/// Returns a table of MiB by class: a line for PyTorch's DDP as pytorch_ddp() models it, then for
+/// every configuration the prediction and the measurement, with ranks that hold the same bytes in
+/// one line. Notes explain the columns and say whether measured and predicted bytes agree.
 std::string to_table(const Comparison& comparison, TableFormat format);
 
-/// The same as a chart: for each configuration a bar by class, of the rank that held most, in a
-/// frame as long as the prediction.
+/// Returns the same as a chart. Each configuration has a bar, divided by class, for the rank that
+/// held most, in a frame as long as the prediction.
 Chart to_chart(const Comparison& comparison);
 
-/// "19.08 M parameters", "6 layers, ...": for the heading and the chart.
+/// Returns a line on the model and the batch, for the table and the chart: "GPT with 6 layers,
+/// ...".
 std::string describe_model(const Comparison& comparison);
 
 }  // namespace memory_compare

@@ -79,7 +79,8 @@ Setting read_setting(const std::string& argument, int argc, char** argv, int& at
   return {.problem = absl::StrCat("no flag is called --", name)};
 }
 
-/// Strips Abseil's prefix, because the message names value and flag itself.
+/// Returns the error line for a value that Abseil has refused with `error`. Abseil's prefix is
+/// removed, because the line names the flag itself.
 std::string problem_of(const Setting& setting, absl::string_view error) {
   const std::string name(setting.flag->Name());
   absl::ConsumePrefix(

@@ -16,7 +16,7 @@ struct Digits {
   int64_t side() const { return pixels.size(3); }
 };
 
-/// A training set and a test set by other writers.
+/// A training set and a test set.
 struct DigitSets {
   Digits train, test;
 };
@@ -27,9 +27,9 @@ inline constexpr const char* kDigitsHelp =
     "t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte; default: 1797 smaller digits that come with "
     "the examples";
 
-/// Reads the digits of MNIST's four files in `folder`, or, if it is empty, those that come with the
-/// examples (examples/digits/DATA.md). Throws std::runtime_error that names the file, the problem
-/// and the remedy.
+/// Reads the digits of MNIST's four files in `folder`. If `folder` is "", reads the digits that
+/// come with the examples (examples/digits/DATA.md). Throws std::runtime_error that names the file,
+/// the problem and the remedy.
 DigitSets read_digits(const std::string& folder);
 
 /// Returns which of `digits` the network classifies correctly: bool [N]. Runs a thousand at a time.

@@ -68,8 +68,8 @@ void require_writable(const std::string& flag, const std::string& path) {
              !std::filesystem::is_regular_file(path, ignored)) {
     if (::access(path.c_str(), W_OK) != 0) reason = std::strerror(errno);
   } else {
-    // Results replace an existing file atomically, from a temporary file next to it, so the folder
-    // must be writable.
+    // Tries it with a temporary file in the same folder. Some results (write_trace()) are written
+    // to such a file and renamed, so the folder must be writable even if the file exists.
     std::string beside = absl::StrCat(path, ".XXXXXX");
     const int file = ::mkstemp(beside.data());
     if (file < 0) reason = std::strerror(errno);

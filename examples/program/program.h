@@ -9,7 +9,7 @@
 
 namespace program {
 
-/// Bad values of flags, one problem per line. run() then returns kUsageError.
+/// Thrown for bad values of flags, one problem per line. run() then returns kUsageError.
 struct UsageError : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
@@ -20,13 +20,14 @@ struct UsageError : std::invalid_argument {
 /// bad variables.
 int run(const About& about, int argc, char** argv, const std::function<void()>& body);
 
-/// Returns this process's rank and its meeting place by the launcher's variables. There need be no
-/// place if mpirun or srun started ranks on several hosts: on CPUs they meet by MPI, and ranks with
-/// GPUs are told later. Throws UsageError if the variables are wrong. Local.
+/// Returns this process's rank, and the place where the ranks meet, from the launcher's variables.
+/// The place may be missing if mpirun or srun started ranks on several hosts: they meet by MPI on
+/// CPUs, and with GPUs init_process_group() reports what is missing. Throws UsageError if the
+/// variables are wrong. Local.
 tessera::Environment read_job();
 
-/// Throws UsageError unless a file can be created at `path`, the value of `flag`. Called before the
-/// work whose results go there. Does not change an existing file.
+/// Throws UsageError unless a file can be created at `path`, the value of `flag`. Call it before
+/// the work whose results go there. Does not change an existing file.
 void require_writable(const std::string& flag, const std::string& path);
 
 }  // namespace program

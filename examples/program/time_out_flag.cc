@@ -24,7 +24,7 @@ bool AbslParseFlag(absl::string_view text, TimeOutFlag* flag, std::string* error
     *error = absl::StrCat("got '", text, "', expected a whole number of seconds from 1, or none");
     return false;
   }
-  // Longer times are the same, and would overflow as milliseconds.
+  // Longer time-outs have the same effect, and would overflow as milliseconds.
   const seconds longest = std::chrono::ceil<seconds>(tessera::kMaxTimeOut);
   flag->timeout = std::min(seconds(count), longest);
   return true;

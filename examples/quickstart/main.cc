@@ -1,9 +1,9 @@
-// Tessera on one page: a classifier trained on all ranks, its strategy a flag.
+// Tessera on one page: trains a classifier on all ranks, under the strategy that a flag gives.
 //
 //   tessera-run --standalone --nproc-per-node 2 build/release/bin/quickstart --strategy zero3
 //
-// Expected last line, the same for every strategy (its digits depend on the number of ranks; the
-// last ones of the loss, and so the hash of the parameters, on the machine's arithmetic):
+// Expected last line, the same for every strategy. It depends on the number of ranks; the last
+// digits of the loss and the hash of the parameters also depend on the machine's arithmetic.
 //
 //   world 2: loss 0.046682721, accuracy 99.6 %, parameters cf9797b92ec5c0b9
 #include <cmath>
@@ -58,7 +58,7 @@ void train() {
   if (epochs < 1) throw program::UsageError("--epochs: expected 1 or more");
   tessera::ProcessGroupOptions options;
   options.timeout = absl::GetFlag(FLAGS_timeout).timeout;
-  // Reads RANK, WORLD_SIZE, ...; without them, a world of one.
+  // Reads RANK, WORLD_SIZE, ... If they are not set, this is a world of one rank.
   auto world = tessera::init_process_group(options);
   torch::manual_seed(1);
   auto model = std::make_shared<Net>();  // any torch::nn::Module, unchanged
@@ -80,7 +80,7 @@ void train() {
       const at::Tensor logits = model->forward(example.data);
       const at::Tensor loss = torch::nn::functional::cross_entropy(logits, example.target);
       loss.backward();
-      engine->step();  // agree, clip, update, all-gather, clear
+      engine->step();  // the ranks agree, clip, update, all-gather and clear the gradients
       schedule.step();
       score[0] += loss.detach();
       score[1] += logits.argmax(1).eq(example.target).to(at::kDouble).mean();

@@ -16,13 +16,12 @@
 
 namespace tessera {
 
-/// How checkpoint() recomputes.
+/// Options of checkpoint().
 struct CheckpointOptions {
-  /// If true (the default), the recomputation starts from the random state that the forward started
-  /// from, in the default generators of the CPU and of the inputs' GPU, so that dropout drops the
-  /// same elements. Costs a copy of the generator's state (5 KiB kept per checkpoint, a few
-  /// microseconds in forward and in backward); set it to false only when `fn` draws no random
-  /// numbers.
+  /// If true (the default), the recomputation starts with the default generators of the CPU and of
+  /// the inputs' GPU in the states that they had when the forward started, so that dropout drops
+  /// the same elements. That costs a copy of the states: 5 KiB kept per checkpoint, and a few
+  /// microseconds in forward and in backward. Set it to false only if `fn` draws no random numbers.
   bool preserve_random_state = true;
 };
 
@@ -91,7 +90,8 @@ struct TensorsIn<std::tuple<Elements...>> : std::disjunction<TensorsIn<Elements>
   }
 };
 
-/// Takes the tensors out of `value`, in order, and leaves undefined ones.
+/// Moves all tensors of `value`, undefined ones too, into the returned vector, in order, and leaves
+/// undefined tensors in their places.
 template <typename T>
 std::vector<at::Tensor> take_tensors(T& value) {
   std::vector<at::Tensor> tensors;
@@ -120,7 +120,8 @@ decltype(auto) call_module_or_function(Fn& fn, Inputs&... inputs) {
   }
 }
 
-/// A function and its inputs, without the tensors among them.
+/// A function and its inputs. take_inputs() moves the tensors among the inputs out to the caller,
+/// who keeps them and passes them to run().
 template <typename Fn, typename... Inputs>
 class CheckpointedCall {
  public:
@@ -148,8 +149,8 @@ class CheckpointedCall {
 /// Computes output tensors from input tensors.
 using TensorFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
-/// Runs `first` on `inputs` without a graph and returns its outputs, with one autograd node that
-/// runs `again` in backward. Grad mode must be on.
+/// Runs `first` on `inputs` without a graph and returns the outputs, which have one autograd node.
+/// In backward this node runs `again`. Grad mode must be on.
 std::vector<at::Tensor> run_checkpointed(const CheckpointOptions& options,
                                          std::vector<at::Tensor> inputs,
                                          const TensorFunction& first, TensorFunction again);
@@ -157,27 +158,27 @@ std::vector<at::Tensor> run_checkpointed(const CheckpointOptions& options,
 }  // namespace internal
 
 /// Activation checkpointing: runs `fn(inputs...)` without a graph and keeps only its inputs. When
-/// backward reaches this call, it runs `fn` again with a graph, and then backward through that
-/// graph (re-entrant, as torch.utils.checkpoint with use_reentrant=True). So the activations of
-/// `fn` live only during the backward of `fn`, at the cost of one more forward. Local, blocking;
-/// works under every strategy and without an engine. Returns what `fn` returns:
+/// backward reaches the outputs of this call, `fn` runs again with a graph, and then backward runs
+/// through that graph (re-entrant, as torch.utils.checkpoint with use_reentrant=True). So the
+/// activations of `fn` live only during the backward of `fn`, at the cost of one more forward.
+/// Local, blocking; works under every strategy and without an engine. Returns what `fn` returns:
 ///
 ///     x = tessera::checkpoint(block, x);                            // a module holder
 ///     x = tessera::checkpoint([this](const at::Tensor& x) { return attend(norm(x)); }, x);
 ///     auto [h, c] = tessera::checkpoint(&Net::cell, this, h, c, 3);  // any number and kind
 ///
 /// `fn` (copied or moved) is a module holder, a pointer to a module or anything that std::invoke
-/// takes; it and what it refers to must live until backward. `fn` may use parameters that are not
-/// among its inputs. Its second run must do the same as its first (take the same branches), and it
-/// must not write to its inputs. Both runs update buffers such as BatchNorm's running statistics.
+/// takes; what it refers to must live until backward. `fn` may use parameters that are not among
+/// its inputs. Its second run must do the same as its first (take the same branches), and it must
+/// not write to its inputs. Both runs update buffers such as BatchNorm's running statistics.
 ///
 /// Inputs: tensors (defined or not, any dtype, requiring grad or not), std::vector, tuple, pair,
-/// array and optional of them, and any other copyable value. `fn` is handed lvalues of copies. A
-/// tensor that has a graph must be passed as an input: if `fn` captures one, backward throws.
+/// array and optional of them, and any other copyable value. `fn` gets copies of them, as lvalues.
+/// A tensor that has a graph must be passed as an input: if `fn` captures one, backward throws.
 ///
 /// Outputs: a tensor, or std::vector, tuple, pair, array or optional of tensors. Outputs of
-/// floating or complex dtype require grad, even if nothing in `fn` does, because the forward builds
-/// no graph that would show it. No input needs to require grad for the parameters in `fn` to get
+/// floating or complex dtype always require grad, even if nothing in `fn` does: the forward builds
+/// no graph, so it cannot tell. No input needs to require grad for the parameters in `fn` to get
 /// their gradients.
 ///
 /// On whatever thread it runs, the recomputation uses the generator states (see CheckpointOptions)
@@ -189,13 +190,13 @@ std::vector<at::Tensor> run_checkpointed(const CheckpointOptions& options,
 /// If grad mode is off, it just calls `fn`. Checkpoints nest to any depth. A second backward needs
 /// retain_graph=true in the first and recomputes again.
 ///
-/// Throws c10::Error: in forward if `fn` writes to an input, or if inputs lie on two GPUs or on a
-/// device that is neither CPU nor GPU while the random state is to be preserved; in backward if an
-/// input was modified after the forward (autograd's own check), for create_graph=true, for
-/// autograd::grad() and backward(inputs=...), which cannot reach parameters inside `fn`, if the
-/// second run of `fn` returns other shapes or dtypes than the first, and if `fn` captured a tensor
-/// that has a graph. An exception that `fn` throws reaches the caller of forward or backward
-/// unchanged.
+/// The forward throws c10::Error if `fn` writes to an input, and, if the random state is to be
+/// preserved, for inputs on two GPUs or on a device that is neither CPU nor GPU. The backward
+/// throws c10::Error if an input was modified after the forward (autograd's own check), if the
+/// second run of `fn` returns other shapes or dtypes than the first, if `fn` captured a tensor that
+/// has a graph, for create_graph=true, and for autograd::grad() and backward(inputs=...), because
+/// these cannot reach parameters inside `fn`. An exception that `fn` throws reaches the caller of
+/// forward or backward unchanged.
 ///
 /// Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016.
 template <typename Fn, typename... Inputs>

@@ -19,9 +19,10 @@ template <typename Options>
 concept OptimizerOptionsType = std::derived_from<Options, torch::optim::OptimizerOptions> &&
     !std::same_as<Options, torch::optim::OptimizerOptions>;
 
-/// The options of any optimizer: a value that holds LibTorch's own options type, or another type
-/// that derives from torch::optim::OptimizerCloneableOptions. elementwise() (elementwise.h)
-/// and whole_tensor() (whole_tensor.h) make values that also name the user's own optimizer.
+/// The options of any optimizer: a value that holds an object of one of LibTorch's own options
+/// types, or of another type that derives from torch::optim::OptimizerCloneableOptions.
+/// elementwise() (elementwise.h) and whole_tensor() (whole_tensor.h) make values that also name the
+/// user's own optimizer.
 class AlgorithmOptions {
  public:
   /// Holds no options; OptimizerPlan::assign() refuses it.
@@ -29,7 +30,7 @@ class AlgorithmOptions {
   template <OptimizerOptionsType Options>
   AlgorithmOptions(Options options) : options_(std::make_unique<Options>(std::move(options))) {}
 
-  /// Options of an algorithm that is not the library's.
+  /// Holds `options` of `algorithm`, for an algorithm that is not the library's own.
   template <OptimizerOptionsType Options>
   AlgorithmOptions(Options options, std::shared_ptr<const internal::Algorithm> algorithm)
       : options_(std::make_unique<Options>(std::move(options))), algorithm_(std::move(algorithm)) {}
@@ -55,7 +56,7 @@ class AlgorithmOptions {
     return options_ == nullptr ? nullptr : options_->clone();
   }
 
-  /// Returns the options as the type that the constructor got:
+  /// Returns the options as the type that they had in the constructor:
   /// `plan.defaults.as<torch::optim::AdamWOptions>().lr(0.1)`. Throws c10::Error for another type.
   template <OptimizerOptionsType Options>
   Options& as() {

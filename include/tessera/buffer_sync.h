@@ -6,15 +6,17 @@
 namespace tessera {
 
 /// What Engine::step() does with the model's buffers: tensors that a module registers and does not
-/// train, such as BatchNorm's running statistics. Each rank's forward writes them from its own
-/// samples. parallelize() gives all ranks rank 0's buffers in any case. After that, a buffer in
-/// memory that a process may only read (a program's constant, a file mapped read-only) must not
-/// change on any rank. If it has changed and steps make buffers equal, step() throws on all ranks.
+/// train, such as BatchNorm's running statistics. Each rank's forward computes their new values
+/// from its own samples, so they may differ between ranks. Whatever this option says, parallelize()
+/// gives all ranks rank 0's buffers. A buffer in memory that a process may only read (a program's
+/// constant, a file mapped read-only) must keep its values on all ranks after parallelize(). If it
+/// changes on any rank, step() throws on all ranks under kBroadcast and kMean.
 enum class BufferSync : uint8_t {
   kOnce,       ///< nothing: each rank keeps its own buffers
   kBroadcast,  ///< all ranks get rank 0's buffers (DistributedDataParallel's broadcast_buffers)
-  kMean,       ///< floating and complex buffers become the mean over ranks; others
-               ///< (num_batches_tracked), which have no mean, get rank 0's values
+  /// Floating and complex buffers become their mean over ranks; other buffers (num_batches_tracked)
+  /// get rank 0's values, because they have no mean.
+  kMean,
 };
 
 /// Returns "once", "broadcast" or "mean".

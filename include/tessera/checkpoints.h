@@ -23,18 +23,20 @@ namespace internal {
 class Tracked;
 }  // namespace internal
 
-/// When a run saves, and what it keeps. Equal on all ranks.
+/// Options of Checkpoints: when a run saves, and which steps it keeps. Must be equal on all ranks.
 struct CheckpointsOptions {
-  /// Number of steps between two saves by after_step(); 0: it saves only when the run is to end.
+  /// Number of steps between two saves by after_step(); 0: after_step() saves only if its argument
+  /// `stop` is true on some rank.
   int64_t every = 0;
-  /// A save deletes older steps, except the newest `keep`, those whose number is a multiple of
-  /// `keep_every`, and always one that is known to be whole. If `keep` is 0, nothing is deleted.
+  /// A save deletes older steps. It keeps the newest `keep` steps, those whose number is a multiple
+  /// of `keep_every`, and in any case one step that is known to be whole. If `keep` is 0, nothing
+  /// is deleted.
   int64_t keep = 3;
-  int64_t keep_every = 0;  ///< see `keep`; 0: no steps are kept for their number
+  int64_t keep_every = 0;  ///< see `keep`; 0: no step is kept because of its number
   /// If true, a save copies this rank's part of the state, and a thread writes the copy while
-  /// training goes on. On N ranks the copy takes 1/N of the state's memory, kept from the first
-  /// save on (MemoryClass::kHost). If false, or (with a warning) if a rank cannot start the thread,
-  /// a save writes directly from the state's memory.
+  /// training goes on. On N ranks each rank's copy takes 1/N of the state's size, and its memory is
+  /// kept from the first save on (MemoryClass::kHost). If false, or (with a warning) if a rank
+  /// cannot start the thread, a save writes directly from the state's memory.
   bool asynchronous = true;
   /// If true, a failed save throws in the next after_step(), save() or finish() on all ranks. If
   /// false, rank 0 reports the failure on stderr, and training goes on.
@@ -50,7 +52,7 @@ struct CheckpointsOptions {
 ///
 ///     tessera::Checkpoints checkpoints(*engine, "runs/a", {.every = 500});
 ///     checkpoints.track("data", sampler).track("random", at::detail::getDefaultCPUGenerator());
-///     checkpoints.load();  // goes on where the run was, if it was
+///     checkpoints.load();  // continues the run if it was saved before
 ///     tessera::StopRequest stop;  // SIGTERM
 ///     for (int64_t epoch = sampler.epoch(); epoch < epochs; ++epoch) {
 ///       sampler.set_epoch(epoch);
@@ -65,11 +67,11 @@ struct CheckpointsOptions {
 ///
 /// In a child of fork() calls throw c10::Error.
 ///
-/// One save is under way at a time: the next one waits for it. No other job, and no other object,
-/// may save into the directory meanwhile. All calls but durable_step() belong to the thread that
-/// trains, between steps, and are collective unless they say otherwise; if one rank leaves a
-/// collective call with an error that only this rank has, or dies, the call throws CommError on the
-/// others.
+/// One save is under way at a time: the next one waits for it. While this object lives, no other
+/// job and no other object may save into the directory. All calls but durable_step() belong to the
+/// thread that trains, between steps, and are collective unless they say otherwise; if one rank
+/// leaves a collective call with an error that only this rank has, or dies, the call throws
+/// CommError on the others.
 class Checkpoints final {
  public:
   /// Collective, blocking. Makes `directory` as save_checkpoint() does, locks it and checks that it
@@ -77,8 +79,9 @@ class Checkpoints final {
   /// fails, if another job holds the lock, and if something in the engine's state or the notes (a
   /// name, a dtype) cannot be saved. `engine` must outlive this.
   Checkpoints(Engine& engine, const std::string& directory, CheckpointsOptions options = {});
-  /// Local. Waits for a save that is under way, as exit() does; its error is only a line on stderr.
-  /// During stack unwinding it poisons the world, as a ProcessGroup's does.
+  /// Local. Waits for a save that is under way, as exit() does; if that save fails, the error is
+  /// only printed on stderr. During stack unwinding it poisons the world, as the destructor of a
+  /// ProcessGroup does.
   ~Checkpoints();
   Checkpoints(const Checkpoints&) = delete;
   Checkpoints& operator=(const Checkpoints&) = delete;
@@ -88,16 +91,17 @@ class Checkpoints final {
   // outlive this. A name may be used only once.
 
   /// Tracks which samples have been consumed. A save throws c10::Error on every rank if the
-  /// samplers differ between ranks. It warns once if steps were made and the sampler gave out
-  /// batches, but advance() was not called.
+  /// samplers differ between ranks. If steps were made and the sampler gave out batches, but
+  /// advance() was never called, a save warns once.
   Checkpoints& track(const std::string& name, const data::DistributedSampler& sampler);
   /// Tracks the state of each rank's generator. When a checkpoint is loaded on another number of
   /// ranks, every generator is seeded from rank 0's saved seed, the rank and the step. Training
   /// then goes on with other random numbers, and rank 0 says so on stderr.
   Checkpoints& track(const std::string& name, const at::Generator& generator);
-  /// Saves rank 0's value. load() copies it, on all ranks, into the tensor that the variable
-  /// `tensor` holds then; sizes, dtype and device stay. Throws c10::Error unless the tensor is
-  /// dense and writable, without elements that share memory, and not made in InferenceMode.
+  /// Tracks a variable of the program. A save takes rank 0's value; load() gives it to all ranks.
+  /// If the variable is a tensor, load() copies the saved value into the tensor that the variable
+  /// then holds; that tensor keeps its sizes, dtype and device. Throws c10::Error unless the tensor
+  /// is dense and writable, without elements that share memory, and not made in InferenceMode.
   Checkpoints& track(const std::string& name, at::Tensor& tensor);
   Checkpoints& track(const std::string& name, int64_t& number);
   Checkpoints& track(const std::string& name, double& number);
@@ -115,19 +119,21 @@ class Checkpoints final {
   // --- Loading ---
 
   /// Blocking. Loads the engine's state as load_checkpoint() does, and the tracked state. Also
-  /// throws c10::Error on every rank, with nothing changed, if something tracked is missing in the
-  /// checkpoint, unknown, or of another kind. If the directory has steps newer than the loaded one,
-  /// because options.step is older or they are damaged, the next save sets the newer ones aside, as
+  /// throws c10::Error on every rank, with nothing changed, if something that is tracked is missing
+  /// in the checkpoint or of another kind there, or if the checkpoint has something that is not
+  /// tracked. If the directory has steps newer than the loaded one, because options.step asks for
+  /// an older one or the newer ones are damaged, the next save renames the newer ones to
   /// "step-<N>.replaced-<nonce>".
   std::optional<LoadedCheckpoint> load(const LoadOptions& options = {});
-  /// Local. Call it instead of load() to begin the run from the start: the next save sets existing
-  /// steps aside. If the directory has steps, a save without load() or start_over() is an error.
+  /// Local. Call it instead of load() to begin the run from the start: the next save renames
+  /// existing steps, as described for load(). If the directory has steps, a save without load() or
+  /// start_over() is an error.
   void start_over();
 
   // --- Saving ---
 
   /// Call it after each step. Saves if options.every says so, and reports an earlier save that has
-  /// failed. Returns true if any rank has passed `stop`: the step is then saved and durable, and
+  /// failed. Returns true if `stop` is true on any rank: the step is then saved and durable, and
   /// the run should end. (With stop_on_error = false that save may have failed: see
   /// durable_step().) Costs one small exchange between ranks. Over NCCL only every 16th call makes
   /// this exchange, so a stop may take 16 steps.
@@ -139,7 +145,7 @@ class Checkpoints final {
   void finish();
 
   /// Local; any thread may call it. Returns the newest step that this object has saved and that
-  /// survives a kill and a power failure; -1 while there is none.
+  /// survives a kill and a power failure; -1 while there is no such step.
   int64_t durable_step() const;
 
  private:
@@ -150,10 +156,11 @@ class Checkpoints final {
   std::unique_ptr<Run> run_;
 };
 
-/// Local. Steps `scheduler` `steps` times, then restores the learning rates. For resuming a run,
-/// because LibTorch's schedulers cannot be saved: call it after Checkpoints::load(), on all ranks,
-/// with a new scheduler of engine.optimizer() and the number of times that the saved run had
-/// stepped its scheduler. Engine::set_schedule() needs nothing like it.
+/// Local. Calls scheduler.step() `steps` times, then restores the learning rates. This brings a new
+/// scheduler to the position that the scheduler of a saved run had; LibTorch's schedulers
+/// themselves cannot be saved. Call it after Checkpoints::load(), on all ranks, with a new
+/// scheduler of engine.optimizer() and the number of times that the saved run had stepped its
+/// scheduler. Engine::set_schedule() needs nothing like it.
 void step_forward(torch::optim::LRScheduler& scheduler, Engine& engine, int64_t steps);
 
 }  // namespace tessera

@@ -12,7 +12,8 @@ namespace tessera {
 
 class Work;
 
-/// The collectives, and the two halves of a message between two ranks.
+/// What a call on a group does: a collective, or one of the two halves of a message between two
+/// ranks.
 enum class Op : uint8_t {
   kAllReduce,
   kReduceScatter,
@@ -25,8 +26,8 @@ enum class Op : uint8_t {
   kBarrier,
   kSend,
   kRecv,
-  kHostGather,  ///< ProcessGroup::all_gather_on_host() over a channel other than the group's
-                ///< collectives
+  kHostGather,  ///< ProcessGroup::all_gather_on_host(), where the group has a separate channel for
+                ///< that call (Capabilities::has_host_channel); elsewhere the call is a kAllGather
   kSubgroup,
   kMakeWindow,
   kSharedBuffer,
@@ -37,14 +38,16 @@ enum class Op : uint8_t {
 /// Returns the name of `op`: "all_reduce", "make_window", ...
 const char* to_string(Op op);
 
-/// kAvg is the sum divided once, by Collective::divisor or, if that is 0, by the number of ranks;
-/// floating dtypes only. Backend "hosts" divides each host's sum of bf16 or fp16 before it rounds
-/// it, to avoid overflow. kMin and kMax keep NaN, but may lose it over NCCL. kProduct multiplies in
-/// rank order as kSum adds. The bit-wise operations take integers and bool; backend nccl lacks
-/// them. For bool, kSum and kMax are "or", kProduct and kMin are "and".
+/// How a reduction combines the ranks' values. kAvg is the sum, divided once by Collective::divisor
+/// or, if that is 0, by the number of ranks; it takes floating dtypes only. Backend "hosts" divides
+/// each host's sum of bf16 or fp16 before it rounds it, to avoid overflow. kMin and kMax keep NaN,
+/// but may lose it over NCCL. kProduct multiplies in rank order as kSum adds. The bit-wise
+/// operations take integers and bool; backend nccl lacks them. For bool, kSum and kMax are "or",
+/// kProduct and kMin are "and".
 enum class ReduceOp : uint8_t { kSum, kAvg, kMin, kMax, kProduct, kBitAnd, kBitOr, kBitXor };
 
-/// Values of Collective::peer and CallSignature::peer that are no rank.
+/// Values of Collective::peer and CallSignature::peer that are not ranks. kNoPeer: the call has no
+/// root and no other rank.
 inline constexpr int kNoPeer = -1;
 inline constexpr int kAnySource = -2;  ///< in a receive: the first message from any rank
 
@@ -61,8 +64,8 @@ enum class SumOrder : uint8_t {
 /// "unknown" for other dtypes.
 const char* dtype_name(at::ScalarType dtype);
 
-/// The properties of a call, besides the tag, that must be equal on all ranks. Plain bytes: ranks
-/// of one host write it to shared memory.
+/// The properties of a call, besides the tag, that must be equal on all ranks. Trivially copyable,
+/// because ranks of one host write it to shared memory.
 struct CallSignature {
   Op op = Op::kInit;
   ReduceOp reduce = ReduceOp::kSum;
@@ -88,26 +91,27 @@ struct Collective {
   /// The tensor that is written; undefined where no tensor takes part, and on ranks of a gather
   /// other than the root.
   at::Tensor output = {};
-  /// The tensor that is read: `output` itself for operations in place and messages; undefined where
-  /// no tensor takes part, and on ranks of a scatter other than the root.
+  /// The tensor that is read. For operations in place and for messages it is `output` itself. It is
+  /// undefined where no tensor takes part, and on ranks of a scatter other than the root.
   at::Tensor input = {};
   ReduceOp reduce = ReduceOp::kSum;
   /// The divisor of kAvg, applied in the precision in which sums are accumulated; 0: the number of
   /// ranks. NCCL takes 0 only.
   double divisor = 0.0;
   SumOrder order = SumOrder::kRanks;
-  /// The root of a broadcast, reduce, gather or scatter; for a message the destination or source
-  /// rank, or kAnySource.
+  /// The root of a broadcast, reduce, gather or scatter; the destination of a send; the source of a
+  /// receive, which may be kAnySource.
   int peer = kNoPeer;
   int slice = -1;  ///< which slice of a (reduce_)scatter's input comes to this rank
   /// If true, the call may return before the collective has run, even on a backend that runs
-  /// collectives inside the calls. Work::wait(), is_completed() and this rank's other waits
-  /// continue the collective. Only affects all_reduce, reduce_scatter and all_gather of memory from
-  /// ProcessGroup::allocate(). Equal on all ranks.
+  /// collectives inside the calls. It then goes on while this rank is in Work::wait() or
+  /// is_completed(), of this collective or another, or waits in another call. Only affects
+  /// all_reduce, reduce_scatter and all_gather on memory from ProcessGroup::allocate(). Equal on
+  /// all ranks.
   bool posted = false;
   /// For collectives: a collective of another group of this world whose result this collective
-  /// uses. This one starts by itself on this rank when `after` has finished, and fails if `after`
-  /// fails. Null on all ranks or on none.
+  /// uses. On this rank, this collective starts by itself when `after` has finished, and fails if
+  /// `after` fails. Null on all ranks or on none.
   std::shared_ptr<Work> after = {};
   /// For all_to_all: how many elements go to and come from each rank; empty: equal slices.
   std::vector<int64_t> input_counts = {};
@@ -127,8 +131,8 @@ struct Message {
   std::string_view tag = {};
 };
 
-/// Throws c10::Error unless rank `rank` of `size` may take part in `collective`, with tensors at
-/// `device`.
+/// Throws c10::Error unless `collective` is a valid call for rank `rank` of a group of `size` ranks
+/// whose tensors must lie at `device`.
 void check(const Collective& collective, int rank, int size, at::Device device);
 
 /// Throws c10::Error unless `tensor` is of a form and a dtype that collectives take and lies at

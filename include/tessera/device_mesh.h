@@ -10,13 +10,14 @@
 namespace tessera {
 
 /// The ranks of a group arranged in rows and columns, row by row: rank r is in row r / columns and
-/// column r % columns. Along each dimension every rank has a group of the ranks that differ from it
-/// in that dimension only.
+/// column r % columns. For each dimension, every rank has a group of the ranks whose coordinates
+/// differ from its own in that dimension only.
 class DeviceMesh {
  public:
-  /// Collective over `group`, whose size must be rows * columns. `names` name the dimensions (rows,
-  /// columns) and the groups, so they must differ and not be names of subgroups that `group` has
-  /// already. Throws c10::Error otherwise.
+  /// Makes the mesh and this rank's groups. Collective over `group`, whose size must be rows *
+  /// columns. names[0] and names[1] are the names of dimensions 0 and 1 (see group()). The groups
+  /// along a dimension are called "<its name> <number>", as by split(). So the names must differ
+  /// and not be empty, and `group` must have no subgroup called so. Throws c10::Error otherwise.
   static DeviceMesh create(ProcessGroup& group, int rows, int columns,
                            const std::array<std::string, 2>& names);
 
@@ -25,8 +26,8 @@ class DeviceMesh {
   int row() const { return place_[0]; }
   int column() const { return place_[1]; }
 
-  /// Local. Returns this rank's group along `dimension`. 0: the rows() ranks of this rank's column.
-  /// 1: the columns() ranks of its row.
+  /// Local. Returns this rank's group along `dimension`: for 0 the rows() ranks of this rank's
+  /// column, for 1 the columns() ranks of its row.
   const std::shared_ptr<ProcessGroup>& group(int dimension) const;
   /// Local. The same by the dimension's name.
   const std::shared_ptr<ProcessGroup>& group(std::string_view name) const;

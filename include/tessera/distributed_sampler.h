@@ -23,14 +23,14 @@ namespace tessera::data {
 /// How an epoch's last samples are treated if they do not divide evenly over the ranks.
 enum class Remainder : uint8_t {
   kPad,     ///< the order is padded with its first samples (PyTorch's drop_last=False)
-  kDrop,    ///< the last samples that do not make one for each rank are left out (PyTorch's
+  kDrop,    ///< the last samples are left out if they are fewer than the ranks (PyTorch's
             ///< drop_last=True)
   kUneven,  ///< the first ranks have one sample more than the others: for evaluation
 };
 
 /// How an epoch's samples are ordered and shared out. Equal on all ranks.
 struct SamplerOptions {
-  bool shuffle = true;  ///< by seed and epoch; false: 0, 1, 2, ...
+  bool shuffle = true;  ///< true: an order drawn from seed and epoch; false: 0, 1, 2, ...
   int64_t seed = 0;
   Remainder remainder = Remainder::kPad;
 };
@@ -59,16 +59,17 @@ struct SamplerOptions {
 ///       }
 ///     }
 ///
-/// reset(), which loaders call in begin(), begins a pass over the samples of the epoch that are not
-/// consumed. If advance() is never called, as in evaluation, each pass has the whole epoch. All
-/// calls are local and may come from any thread, check_ranks() excepted. Misuse throws c10::Error.
+/// A pass gives out the samples of the epoch that are not consumed yet. It begins with reset(),
+/// which loaders call in their begin(). If advance() is never called, as in evaluation, each pass
+/// has the whole epoch. All calls except check_ranks() are local and may come from any thread.
+/// Misuse throws c10::Error.
 class DistributedSampler final : public torch::data::samplers::Sampler<> {
  public:
   /// Makes the sampler of rank `rank` of `world` ranks for a data set of `size` samples.
   DistributedSampler(int64_t size, int world, int rank, const SamplerOptions& options = {});
   /// The same with rank and number of ranks from `group`, which is not kept.
   DistributedSampler(int64_t size, const ProcessGroup& group, const SamplerOptions& options = {});
-  DistributedSampler(const DistributedSampler&) = default;  // moving copies, too
+  DistributedSampler(const DistributedSampler&) = default;  // moves use it, too
   DistributedSampler& operator=(const DistributedSampler&) = default;
 
   // --- Epochs ---
@@ -93,14 +94,15 @@ class DistributedSampler final : public torch::data::samplers::Sampler<> {
   /// size, seed or kind of order.
   void load_state(const SamplerState& state);
 
-  /// True if next() has given out batches and advance() was never called: then state() is still
-  /// what it was at the beginning.
+  /// Returns true if next() has given out batches and advance() was never called. In that case
+  /// state() counts none of their samples as consumed.
   bool is_never_advanced() const;
 
   /// Collective, blocking. Throws c10::Error on every rank of `group` unless this sampler has the
-  /// same size, options and state on all of them; the error names a rank that differs. So it
-  /// detects batch sizes that differ between ranks. Under kUneven cursors may differ, and rank 0's
-  /// is used.
+  /// same size, options and state on all of them; the error names a rank that differs. Batch sizes
+  /// that differ between ranks lead to different states, so it detects them, too. Under kUneven it
+  /// does not compare SamplerState::cursor, which may differ between ranks; Checkpoints saves rank
+  /// 0's.
   void check_ranks(ProcessGroup& group) const;
 
   // --- Samples ---
@@ -118,13 +120,15 @@ class DistributedSampler final : public torch::data::samplers::Sampler<> {
 
   // --- torch::data::samplers::Sampler ---
 
-  /// Begins a pass. If the epoch is finished, the pass is empty right after set_epoch() or
-  /// load_state(), and reset() throws otherwise. A `new_size` changes the size of the data set; if
-  /// samples of the epoch are consumed already, another size throws.
+  /// Begins a pass. If all samples of the epoch are consumed, the first reset() after set_epoch()
+  /// or load_state() begins an empty pass, and a later one throws. `new_size` sets the size of the
+  /// data set; if that changes the size after samples of the epoch have been consumed, reset()
+  /// throws.
   void reset(std::optional<size_t> new_size = std::nullopt) override;
   /// Returns the next samples of this pass, at most `batch_size`; nothing at its end.
   std::optional<std::vector<size_t>> next(size_t batch_size) override;
-  /// state() and load_state() through an archive.
+  /// save() writes state() to an archive; load() reads a state from an archive and passes it to
+  /// load_state().
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 

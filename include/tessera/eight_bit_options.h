@@ -9,10 +9,10 @@ namespace tessera {
 
 /// AdamW (torch::optim::AdamWOptions, without amsgrad) whose moments are kept in 8 bits: a code per
 /// element and an fp32 scale per block of 64 (Dettmers et al., "8-bit Optimizers via Block-wise
-/// Quantization", arXiv 2110.02861). That takes 2.125 bytes of state per element instead of 8. An
-/// update works on dequantised moments in the masters' dtype, by AdamW's formulas. States:
-/// exp_avg_codes, exp_avg_scales, exp_avg_sq_codes, exp_avg_sq_scales. quantize_state()
-/// (eight_bit_state.h) converts AdamW's states.
+/// Quantization", arXiv 2110.02861). The two moments then take 2.125 bytes per element instead of
+/// 8. An update converts the codes to the masters' dtype, applies AdamW's formulas and converts the
+/// moments back. States: exp_avg_codes, exp_avg_scales, exp_avg_sq_codes, exp_avg_sq_scales.
+/// quantize_state() (eight_bit_state.h) converts AdamW's states.
 struct AdamW8bitOptions : torch::optim::OptimizerCloneableOptions<AdamW8bitOptions> {
   AdamW8bitOptions(double lr = 1e-3) : lr_(lr) {}
   TORCH_ARG(double, lr) = 1e-3;
@@ -32,8 +32,10 @@ struct Lion8bitOptions : torch::optim::OptimizerCloneableOptions<Lion8bitOptions
   Lion8bitOptions(double lr = 1e-4) : lr_(lr) {}
   TORCH_ARG(double, lr) = 1e-4;
   using Betas = std::tuple<double, double>;
-  TORCH_ARG(Betas, betas) = std::make_tuple(0.9, 0.99);  ///< for the step, for the momentum
-  TORCH_ARG(double, weight_decay) = 0;                   ///< decoupled, as AdamW's
+  /// The first beta is the momentum's weight in the step, the second its weight in the momentum's
+  /// own update.
+  TORCH_ARG(Betas, betas) = std::make_tuple(0.9, 0.99);
+  TORCH_ARG(double, weight_decay) = 0;  ///< decoupled, as AdamW's
 
  public:
   double get_lr() const override { return lr(); }

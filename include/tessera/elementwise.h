@@ -18,7 +18,7 @@ template <OptimizerOptionsType OptionsType,
           std::derived_from<torch::optim::OptimizerParamState> StateType>
 using ElementwiseForm = OptimizerForm<OptionsType, StateType>;
 
-/// To be specialised for an optimizer:
+/// To use an optimizer with elementwise(), specialise this template for it:
 ///
 ///     template <>
 ///     struct tessera::ElementwiseTraits<AdaBelief> {
@@ -44,7 +44,7 @@ template <typename Optimizer>
 concept ElementwiseOptimizerType = std::derived_from<Optimizer, torch::optim::Optimizer> &&
     std::constructible_from<Optimizer, std::vector<at::Tensor>, ElementwiseOptions<Optimizer>>;
 
-/// ElementwiseProbe::kSkip: elementwise() does not try the optimizer out.
+/// Whether elementwise() tries the optimizer out (ElementwiseProbe::kRun) or not (kSkip).
 using ElementwiseProbe = OptimizerProbe;
 
 namespace internal {
@@ -60,22 +60,24 @@ std::shared_ptr<const Algorithm> make_elementwise(ErasedForm form,
 ///
 ///     auto engine = parallelize(model, elementwise<AdaBelief>(AdaBeliefOptions(1e-3)), ...);
 ///
-/// Each rank runs it over the slices that it updates: flat pieces of parameters that begin on
-/// multiples of 64 elements. For each piece and step it makes an Optimizer from the options, the
-/// states and the step count. So `Optimizer` must be elementwise: an element's update may depend
-/// only on the element's value, gradient and states, the count and the options. engine->optimizer()
-/// has these options, whose get_lr() and set_lr() must work; schedulers work. The states are saved
-/// by name, can be loaded under another strategy and world size, and count in the memory formula.
+/// Each rank runs the optimizer over the slices that the rank updates: flat pieces of parameters.
+/// Each piece begins at a multiple of 64 elements of its parameter. For each piece and step the
+/// rank makes an Optimizer from the options, the states and the step count. So `Optimizer` must be
+/// elementwise: an element's update may depend only on the element's value, gradient and states,
+/// the count and the options. engine->optimizer() has these options, whose get_lr() and set_lr()
+/// must work, so schedulers can be used. The states are saved by name, can be loaded under another
+/// strategy and world size, and count in the memory formula.
 ///
 /// Unless `probe` is kSkip, this call tries the optimizer out on two small parameters for three
-/// steps: whole, in pieces, together and alone, with states passed from step to step as above. All
-/// these ways must give the same bits. The CPU's default generator is left as it was; no other
-/// thread may draw from it during the call. The probe is no proof, because it misses errors that
-/// show only in later steps or on larger tensors. The set of states may depend on bools and
-/// integers among `numbers`, and on the signs of other numbers (negative, zero, positive). If one
-/// of these bools, integers or signs changes, the next step() runs the optimizer on the small
-/// parameters again, even under kSkip, and does not restore the generator, which other threads may
-/// use. If numbers change otherwise, step() only constructs the optimizer. Local, throws nothing:
+/// steps: on whole parameters and on pieces of them, on both parameters together and on each alone,
+/// with states passed from step to step as above. All these ways must give the same bits. The CPU's
+/// default generator is left as it was; no other thread may draw from it during the call. The probe
+/// is no proof, because it misses errors that show only in later steps or on larger tensors. The
+/// set of states may depend on bools and integers among `numbers`, and on the signs of other
+/// numbers (negative, zero, positive). If one of these bools, integers or signs changes, the next
+/// step() runs the optimizer on the small parameters again, even under kSkip, and does not restore
+/// the generator, which other threads may use. If numbers change in any other way, the next step()
+/// only runs the optimizer's constructor, because it may refuse them. Local, throws nothing:
 /// parallelize() throws the problems found, on all ranks. An Optimizer that throws in a step fails
 /// the engine.
 template <ElementwiseOptimizerType Optimizer>

@@ -50,8 +50,9 @@ class Trace;
 enum class FrozenState : uint8_t { kDropped, kReturned };
 
 /// Trains one model on the ranks of a process group. Made by parallelize() (tessera/parallelize.h).
-/// The loop is the user's own: forward, loss.backward(), engine->step(). Gradients are averaged
-/// over ranks and summed over the backwards since the last step, or weighted by backward().
+/// The loop is the user's own: forward, loss.backward(), engine->step(). A step uses gradients that
+/// are summed over the backwards since the last step and averaged over ranks;
+/// BackwardOptions::weight makes this a weighted mean.
 ///
 /// Where parameters are split (zero3, hybrids), an operator that reads a parameter finds it whole,
 /// in forward, backward and recomputation. Between uses its memory is freed, and any other access
@@ -64,7 +65,7 @@ enum class FrozenState : uint8_t { kDropped, kReturned };
 /// no_sync(), which reduce, and the calls marked "Collective" below. Backward runs on the thread
 /// that made the engine. Any thread may make the other calls (on a GPU with the group's device
 /// current): one at a time, and not during a backward. Several engines may live in one process (a
-/// GAN), each used in the same order on all ranks.
+/// GAN), if all ranks use them in the same order.
 ///
 /// Functions that the engine calls back (a schedule, a predicate, ask_non_finite, a sink) must not
 /// call the engine for training or state: such a call throws c10::Error.
@@ -111,15 +112,15 @@ class Engine final {
   using Schedule = std::function<double(int64_t step, std::string_view group)>;
 
   /// Local; pass the same function on all ranks. From now on `rate` gives the learning rates of
-  /// each update. step() sets them, or under Options::optimizer_in_backward the first gradient
-  /// does. `step` is the number of updates applied so far (StepResult::step), 0 at the first.
-  /// Skipped steps do not count, and load_state_dict() sets the count, so a schedule has nothing to
-  /// save; it must depend on its arguments only. An empty function ends the schedule; the rates
-  /// stay.
+  /// each update. They are set in step(), or, under Options::optimizer_in_backward, at a backward's
+  /// first gradient. `step` is the number of updates applied so far (StepResult::step), so the
+  /// first update's is 0. Skipped steps do not count, and load_state_dict() sets the count, so a
+  /// schedule has nothing to save; it must depend on its arguments only. An empty function ends the
+  /// schedule; the rates stay.
   ///
   /// step() throws c10::Error on all ranks, with nothing applied, if the function throws, if rates
-  /// are out of range or differ between ranks, and if something else has changed a rate since (a
-  /// scheduler of LibTorch).
+  /// are out of range or differ between ranks, and if something else (a scheduler of LibTorch) has
+  /// changed a rate after the schedule had set it.
   void set_schedule(Schedule rate);
   /// The same for a function that gives one rate for all groups: rate(step).
   template <typename Rate>
@@ -130,18 +131,18 @@ class Engine final {
     }));
   }
 
-  /// Collective as loss.backward() is. Runs scale(loss).backward() for a loss with a weight
-  /// (BackwardOptions::weight), for ranks or micro-steps with different numbers of samples or
-  /// tokens. If gradients are sent or summed in fp16, the first weighted backward of a step also
-  /// runs a collective that agrees on a unit of weight, inside no_sync() too. If `loss` has weight
-  /// 0, it may be undefined or have no graph.
+  /// Collective as loss.backward() is. Runs scale(loss).backward(). `options` can give the loss a
+  /// weight (BackwardOptions::weight), for ranks or micro-steps with different numbers of samples
+  /// or tokens. If gradients are sent or summed in fp16, the first weighted backward of a step also
+  /// runs a collective, inside no_sync() too, in which ranks agree on a number by which all weights
+  /// of the step are divided. If `loss` has weight 0, it may be undefined or have no graph.
   ///
   /// Throws c10::Error on every rank, and so does step() until zero_grad(), if a weight is out of
   /// range on any rank, or if some losses of a step have weights and others have none. Inside
   /// no_sync() a weight out of range throws on its rank only, and nothing is added.
   void backward(const at::Tensor& loss, const BackwardOptions& options = {});
 
-  /// Collective, blocking; once, before the first backward. From now on `hook`
+  /// Collective, blocking. May be called once, before the first backward. From now on `hook`
   /// (tessera/comm_hook.h; power_sgd_hook() in tessera/power_sgd.h) communicates gradients wherever
   /// the engine would, and the step uses the hook's result. Throws c10::Error on every rank if the
   /// hooks' name() or settings() differ between ranks, the hook refuses this engine, or gradients
@@ -150,8 +151,8 @@ class Engine final {
   /// changes.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
 
-  /// Local. Returns the loss to call backward on: `loss`, times loss_scale() under
-  /// Options::loss_scale.
+  /// Local. Returns the loss to call backward on: `loss` multiplied by loss_scale(), which is 1
+  /// without Options::loss_scale.
   at::Tensor scale(const at::Tensor& loss);
   double loss_scale() const;
 
@@ -174,13 +175,13 @@ class Engine final {
   /// elements outside the shape (not checked on a GPU), a frozen parameter, two gradients of one
   /// parameter. Also throws when called inside backward or modify_parameters(), or after a `.grad`
   /// was assigned. Inside no_sync() only the rank that finds the error throws; if it does not
-  /// repeat the call, the next backward or step() that reduces throws on all ranks. Otherwise it
-  /// throws what a backward does.
+  /// repeat the call, the next backward or step() that reduces throws on all ranks. In other
+  /// respects it throws what a backward throws.
   void accumulate(const std::vector<NamedTensor>& gradients, std::optional<double> weight = {});
 
   /// Local, but all ranks must call it. Drops the gradients of this step, reduced or not.
   void zero_grad();
-  /// Local. True if there was a backward since the last step().
+  /// Local. Returns true if there was a backward since the last step().
   bool has_gradients() const;
 
   /// Collective. Returns the batches of `loader` for a loop in which ranks have different numbers
@@ -200,6 +201,8 @@ class Engine final {
   /// `evaluate_batch` throws on one rank, that rank throws the same, and the others throw
   /// c10::Error with its text. On GPUs, where ranks gather split parameters together, all ranks
   /// need the same number of batches or a full_parameters() scope; otherwise all throw c10::Error.
+  /// Where ranks gather together, if `evaluate_batch` throws on one rank only, the other ranks
+  /// throw CommError, at the latest at the time-out.
   template <typename Loader, typename EvaluateBatch>
   Mean evaluate(Loader& loader, EvaluateBatch&& evaluate_batch) {
     std::optional<decltype(loader.begin())> batch;
@@ -210,8 +213,9 @@ class Engine final {
     return evaluate_batches(has_batch, [&](Mean& mean) { evaluate_batch(**batch, mean); });
   }
 
-  /// While the returned scope lives, backward adds gradients locally (full-size memory) and sends
-  /// nothing; the first backward outside it reduces the local sum. Local. Scopes nest.
+  /// While the returned scope lives, backward adds whole gradients in this rank's memory and sends
+  /// nothing. The first backward after the scope reduces their sum, together with its own
+  /// gradients. Local. Scopes nest.
   using NoSync = tessera::NoSync;
   [[nodiscard]] NoSync no_sync();
 
@@ -235,9 +239,9 @@ class Engine final {
   using Scope = std::shared_ptr<void>;
 
   /// Collective. While the returned scope lives, every parameter is whole on every rank and may be
-  /// read by any means (saving, raw pointers). step() inside it is an error. Costs no memory where
-  /// parameters are not split, their full size elsewhere. A scope may outlive the engine, but
-  /// parameters must not be read through it then.
+  /// read by any means (saving, raw pointers). step() inside it is an error. Takes memory for all
+  /// parameters where they are split, and none where they are not. A scope may outlive the engine,
+  /// but it does not make parameters readable after the engine's destruction.
   [[nodiscard]] Scope full_parameters();
 
   /// Local on CPUs, collective on GPUs. While the returned scope lives, the units of `module`'s
@@ -272,19 +276,21 @@ class Engine final {
   /// Collective, blocking. Until end() of the returned scope every parameter is its average
   /// (Options::average), rounded to the parameter's dtype, by whatever means it is read: operators,
   /// full_parameters(), gather(), parameter_hash(). Buffers stay: BatchNorm's statistics are those
-  /// of the live weights, as in PyTorch. Inside, step(), backward, modify_parameters() and all
-  /// calls that save or load throw c10::Error on every rank; earlier gradients stay. Takes no
-  /// memory; copies or swaps this rank's slices, and sends what a step sends to distribute updates.
+  /// of the live weights, as in PyTorch. While the average is shown, step(), backward,
+  /// modify_parameters() and all calls that save or load throw c10::Error on every rank; earlier
+  /// gradients stay. Takes no memory; copies or swaps this rank's slices, and sends as many bytes
+  /// as a step sends to distribute its updates.
   ///
   /// Throws c10::Error on every rank if there is no average or it has had no update yet, inside
   /// another such scope, inside a full_parameters() or gather() scope, and if a parameter was
-  /// written outside modify_parameters(). Destroying the engine inside keeps the average.
+  /// written outside modify_parameters(). If the engine is destroyed before end(), the parameters
+  /// keep the average.
   AverageScope begin_average();
 
   /// Blocking. Local, except under asynchronous steps, where all ranks must call it. Waits for what
-  /// the last step() has left in flight: parameters that are being all-gathered, and under
-  /// asynchronous steps its result, whose errors it throws. Operators wait by themselves; call it
-  /// before an access by raw pointer.
+  /// the last step() has left in flight: parameters that are being all-gathered, and, under
+  /// asynchronous steps, the step's result; if that is an error, wait() throws it. Operators wait
+  /// for the parameters by themselves; call wait() before an access by raw pointer.
   void wait();
   /// Local. Returns the result of the last step(). Under asynchronous steps, returns the result of
   /// the step before it until wait() is called.
@@ -292,8 +298,8 @@ class Engine final {
   /// Local. Returns the number of updates so far, including those of a loaded state. Under
   /// asynchronous steps the last update does not count until wait() is called.
   int64_t steps() const;
-  /// Local. Returns the number of this rank's next backward within the run; see
-  /// Options::reproducible.
+  /// Local. Returns the number that this rank's next backward will have among all micro-batches of
+  /// the run; Options::reproducible says how they are numbered.
   int64_t micro_batch() const;
 
   /// Collective, blocking. From now on trains exactly the parameters that `trains` accepts, and
@@ -313,11 +319,11 @@ class Engine final {
   /// zero. No operator may read the model during the call, on any thread. CUDA graphs are captured
   /// again.
   ///
-  /// Peak memory: what the engine holds before or after the call, and this rank's 1/N of the state
-  /// that stays or is returned (without values of parameters that are not split). While that state
-  /// is put back, also one tensor of the largest unit. Parameters that are not split exist twice at
-  /// first, while there is no optimizer. Sends 2(N-1)/N of the state. Does nothing if nothing
-  /// changes.
+  /// Peak memory: what the engine holds before or after the call, whichever is more, plus this
+  /// rank's 1/N of the state that stays or is returned (without values of parameters that are not
+  /// split). While that state is put back, also one tensor of the largest unit. Parameters that are
+  /// not split exist twice at first, while there is no optimizer. Sends 2(N-1)/N of the state. Does
+  /// nothing if nothing changes.
   ///
   /// Throws c10::Error on every rank, with nothing changed: if there are gradients that no step()
   /// has used; inside backward, begin_average() or a full_parameters() or gather() scope; on
@@ -340,10 +346,10 @@ class Engine final {
 
   /// Collective. Returns a copy of the run's state (see StateDict), without ignored parameters and
   /// buffers. Under kOneRank ranks other than `rank` get an empty StateDict. Throws c10::Error on
-  /// every rank if parameters or buffers were added or removed since parallelize, because they
-  /// would be missing in it. kEveryRank sends 2(N-1)/N of the state on every rank, kOneRank half of
-  /// that; both take temporary memory for this rank's part of the state and for the largest unit.
-  /// kSharded sends only a check.
+  /// every rank if parameters or buffers were added to or removed from the model since
+  /// parallelize(), because the copy would not fit the model. kEveryRank sends 2(N-1)/N of the
+  /// state on every rank, kOneRank half of that; both take temporary memory for this rank's part of
+  /// the state and for the largest unit. kSharded sends only a check.
   [[nodiscard]] StateDict state_dict(StateScope scope, int rank = 0);
 
   /// Collective. Sets the run's state to `state`. Every rank passes what it has (everything,
@@ -366,16 +372,16 @@ class Engine final {
 
   /// Collective. As load_state_dict(), but each rank reads its own part of the state from `source`,
   /// a tensor at a time, directly to its place. Every rank's source has the same state, complete
-  /// except for entries that StateSource::leaves(). Throws c10::Error on every rank, with nothing
-  /// changed, if entries are missing, unknown or differ, or if StateSource::problem_of() finds a
-  /// problem on any rank. If read() throws after that, this rank throws the same, and every rank's
-  /// engine is poisoned. Sends only checks.
+  /// except for entries for which its StateSource::leaves() returns true. Throws c10::Error on
+  /// every rank, with nothing changed, if entries are missing, unknown or differ, or if
+  /// StateSource::problem_of() finds a problem on any rank. If read() throws after that, this rank
+  /// throws the same, and every rank's engine is poisoned. Sends only checks.
   void read_state(StateSource& source, const PartialState& partial = {});
 
   Strategy strategy() const;
   const ParameterTable& parameters() const;
   ProcessGroup& group();
-  /// Returns over how many ranks each kind of state is split.
+  /// Returns the numbers of ranks over which parameters, gradients and optimizer state are split.
   const Degrees& degrees() const;
   /// Returns the units (or buckets) that parameters are communicated in.
   const UnitPlan& units() const;

@@ -14,25 +14,27 @@ namespace tessera {
 ///
 /// Identity. Each launcher has a family of variables; a family that is set in part is an error:
 /// - TESSERA_WORLD: "single" makes this process a world of one, whatever a scheduler says
-/// - RANK, WORLD_SIZE (tessera-run, torchrun, PyTorchJob, by hand), with LOCAL_RANK and
-///   LOCAL_WORLD_SIZE, the same on this host: both or neither. They win over the following ones.
+/// - RANK, WORLD_SIZE (tessera-run, torchrun, PyTorchJob, by hand); LOCAL_RANK and LOCAL_WORLD_SIZE
+///   are the same within this host, and either both are set or neither is. RANK and WORLD_SIZE win
+///   over the families below.
 /// - SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE (srun)
 /// - OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE (Open MPI's mpirun)
 /// - MV2_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE (MVAPICH's mpirun)
 /// - PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS (mpiexec of MPICH and Intel MPI)
 /// It is an error if several families each give a world of several processes but differ in rank or
-/// size (Note [Launchers]), and if a process shows signs of being one of several but has no rank.
-/// If none of these variables is set, the process is a world of one.
+/// size (Note [Launchers]), and if variables of a launcher show that this process is one of
+/// several, but nothing gives its rank. If none of these variables is set, the process is a world
+/// of one.
 ///
 /// Place:
 /// - TESSERA_STORE: file:///dir/name: where ranks of one host meet, at a Unix socket of that path,
 ///   in a directory of mode 0700 that belongs to this user; or tcp://host:port, as MASTER_* below
 /// - MASTER_ADDR, MASTER_PORT: alternatively, address and port at which rank 0 listens; both or
 ///   neither
-/// - neither, under srun and mpirun: ranks on one host meet at a socket of the job's own
-///   (docs/clusters.md), srun tasks on several hosts at rank 0's host
-/// - TORCHELASTIC_USE_AGENT_STORE: if True, torchrun's agent has a store at MASTER_*, in which
-///   rank 0 publishes where it listens
+/// - if none of these is set, under srun and mpirun: ranks on one host meet at a socket of the
+///   job's own (docs/clusters.md), srun tasks on several hosts at rank 0's host
+/// - TORCHELASTIC_USE_AGENT_STORE: if True, torchrun's agent has a store at MASTER_*, in which rank
+///   0 publishes where it listens
 /// - TESSERA_JOB_TOKEN: a secret that all ranks of a job share; required if they meet at an address
 ///   that other machines reach
 /// - TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT: the launcher's name of the job, and which
@@ -43,12 +45,13 @@ namespace tessera {
 /// - TESSERA_JOB_PAGE: where ranks record for tessera-run or launch() why they fail and how far
 ///   they have come (JobPage)
 /// - TESSERA_LAUNCHER_PID: the process whose launch() has started this rank
-/// - TESSERA_FLIGHT_DUMP: a directory into which a rank that fails first on CPUs, and every rank
-///   that fails over NCCL, writes the last calls of the ranks (docs/flight-recorder.md)
+/// - TESSERA_FLIGHT_DUMP: a directory for the last calls of the ranks (docs/flight-recorder.md). On
+///   CPUs the first rank of each host that notices a failure writes those of its host; with the
+///   backend mpi and over NCCL every rank that fails writes its own
 /// - TESSERA_BACKEND: what ProcessGroupOptions::backend takes, for programs that leave it open
 /// - TESSERA_MPI: which MPI the mpi backend uses, "openmpi", "mpich" (also Intel MPI, MVAPICH) or
-///   the path of a libmpi, in place of the one that the program has loaded or its launcher belongs
-///   to
+///   the path of a libmpi, in place of the MPI of the launcher that started this process. Has no
+///   effect if the program has loaded an MPI itself: then that one is used
 /// - TESSERA_MPI_MODULE: the path of Tessera's module for that MPI (docs/hosts.md)
 /// - TESSERA_HOST: a name of up to 64 letters, digits, '.', '_' and '-' by which backend "hosts"
 ///   decides which ranks are on one host, in place of the kernel's host name; for trying two hosts
@@ -64,12 +67,16 @@ struct Environment {
   /// True if variables give local_rank and local_world_size, or the process is alone; otherwise the
   /// two are defaults.
   bool has_local = false;
-  std::string launcher;        ///< that set the variables: "Open MPI's mpirun"; "" for none
-  std::string rank_variable;   ///< that gave the rank: "OMPI_COMM_WORLD_RANK"; "" for none
+  /// The launcher that set the variables, such as "Open MPI's mpirun"; or "".
+  std::string launcher;
+  /// The variable that gave the rank, such as "OMPI_COMM_WORLD_RANK"; or "".
+  std::string rank_variable;
   std::string job_id;          ///< the scheduler's name of the job, if it has one: "slurm-17.0"
   std::string host_of_rank_0;  ///< "" if no variable says it
   std::string store_url;       ///< "" unless TESSERA_STORE is set
-  std::string master_addr;     ///< "" unless MASTER_* are set, or srun's tasks are on several hosts
+  /// The address where rank 0 listens: MASTER_ADDR, or, if srun's tasks are on several hosts, rank
+  /// 0's host; else "".
+  std::string master_addr;
   int master_port = 0;
   bool agent_store = false;
   std::string job_token;
@@ -92,9 +99,9 @@ using EnvironmentLookup = std::function<std::optional<std::string>(const char* n
 /// Looks up `name` in the process's own environment.
 std::optional<std::string> process_environment(const char* name);
 
-/// The parts that must be read from the environment; the caller has the others.
+/// What read_environment() must read; the caller has given the rest itself.
 struct EnvironmentNeeds {
-  bool identity = true;  ///< read who this process is
+  bool identity = true;  ///< read rank, world size and the like
   bool store = true;     ///< read where ranks meet
 };
 
@@ -102,7 +109,7 @@ struct EnvironmentNeeds {
 absl::StatusOr<Environment> read_environment(const EnvironmentLookup& lookup = process_environment,
                                              EnvironmentNeeds needs = {});
 
-/// Local. Returns one line for people: "rank 2 of 4, 2 of 4 on this host, by Open MPI's mpirun
+/// Local. Returns one line for people: "rank 2 of 4, local rank 2 of 4, by Open MPI's mpirun
 /// (OMPI_COMM_WORLD_RANK)". Contains no secret.
 std::string describe_identity(const Environment& environment);
 
@@ -120,7 +127,8 @@ struct StoreAddress {
 /// Local. Returns true if `url` begins with tcp://.
 bool is_tcp_url(const std::string& url);
 
-/// Local. Returns host and port of "tcp://host:port" or "tcp://[::1]:port", without any query.
+/// Local. Returns the host and the port of `url`, which must be "tcp://host:port" or
+/// "tcp://[::1]:port" and nothing else: a query ("?rank=0") is an error.
 absl::StatusOr<StoreAddress> parse_tcp_url(const std::string& url);
 
 }  // namespace tessera

@@ -27,9 +27,9 @@ struct CommErrorContext {
   std::string tag;        ///< what was communicated: a bucket, "vote", ...
 };
 
-/// A collective failed or timed out, a peer died or left, or calls differ between ranks. The group
-/// that threw it is poisoned (over NCCL all groups of its world): every later call on it, on every
-/// rank, throws the same cause.
+/// Thrown if a collective failed or timed out, if a peer died or left, or if calls differ between
+/// ranks. The group that threw it is poisoned (over NCCL all groups of its world): every later call
+/// on it, on every rank, throws the same cause.
 class CommError : public std::runtime_error {
  public:
   /// `cause` says what happened and names the rank that is to blame where it is known. what() is
@@ -56,16 +56,17 @@ class ErrorOnAllRanks : public c10::Error {
   explicit ErrorOnAllRanks(std::string text);
 };
 
-/// A rank started by launch() or run_threads() failed. Describes the rank that failed first. what()
-/// names it and says why.
+/// Thrown by launch() and run_threads() if a rank that they started has failed. Describes the rank
+/// that failed first; what() names it and says why.
 class RankError : public std::runtime_error {
  public:
   /// How the rank ended.
   struct Ending {
     int rank = 0;
-    int exit_code = 1;  ///< of its process, or 128 + signal; for a thread what record_errors()
-                        ///< returns
-    int signal = 0;     ///< the signal that ended its process; 0 for none
+    /// Exit code of the rank's process, or 128 + `signal` if a signal ended it; for a thread, what
+    /// record_errors() would return.
+    int exit_code = 1;
+    int signal = 0;  ///< the signal that ended the rank's process; 0 if none did
     /// The exception that left the rank's body, if the rank was a thread.
     std::exception_ptr exception = nullptr;
   };

@@ -18,15 +18,16 @@ class WritableFile {
  public:
   virtual ~WritableFile() = default;
 
-  /// Appends all of `bytes`. After an error any part of them may be there.
+  /// Appends all of `bytes`. After an error the file may have any part of them.
   virtual absl::Status write_all(std::string_view bytes) = 0;
   /// Returns once the file's content would survive a power failure; the file's name needs
-  /// FileSystem::sync_directory(), too. An error is final: the kernel may have dropped what it
-  /// could not write, so that a second call would succeed without it. Give the file up. The default
-  /// is for object stores, where close() makes the file durable.
+  /// FileSystem::sync_directory(), too. After an error give the file up, and do not call sync()
+  /// again: the kernel may have dropped what it could not write, so a second call could succeed
+  /// although that part is lost. The default is for object stores, where close() makes the file
+  /// durable.
   virtual absl::Status sync() { return absl::OkStatus(); }
-  /// Called once, and last. An object store puts the object here, whole and atomically: from now on
-  /// all ranks see it, and it is durable.
+  /// Called once, and last. An object store stores the object in this call, whole and atomically:
+  /// from then on all ranks see it, and it is durable.
   virtual absl::Status close() = 0;
 };
 
@@ -39,7 +40,8 @@ class ReadableFile {
   virtual absl::Status read(int64_t offset, absl::Span<char> to) = 0;
 };
 
-/// A lock on a file, held until this is destroyed or, where files have locks, the process ends.
+/// A lock on a file. It is released when this object is destroyed and, where files have locks, also
+/// when the process ends.
 class FileLock {
  public:
   virtual ~FileLock() = default;
@@ -49,7 +51,7 @@ class FileLock {
 struct FileEntry {
   enum class Kind : uint8_t { kFile, kDirectory, kLink, kOther };
   Kind kind = Kind::kFile;
-  int64_t bytes = 0;  ///< of a file
+  int64_t bytes = 0;  ///< size of a file
 };
 
 /// The part of a file system that readers of checkpoints use.
@@ -92,7 +94,8 @@ class ReadableFileSystem {
 /// other code the step may still be whole, so all ranks stop.
 class FileSystem : public ReadableFileSystem {
  public:
-  /// Makes the file `path`, which must not exist. A store that cannot tell may replace it instead.
+  /// Makes the file `path`, which must not exist. An object store that cannot tell whether it
+  /// exists may replace it instead.
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> create(const std::string& path) = 0;
   /// Removes the file `path`. A store may return OK for a file that does not exist.
   virtual absl::Status remove_file(const std::string& path) = 0;
@@ -100,8 +103,8 @@ class FileSystem : public ReadableFileSystem {
   /// process: override it where the store copies by itself.
   virtual absl::Status copy_file(const std::string& from, const std::string& to);
 
-  /// Renames a file or a directory with its content, atomically. Returns AlreadyExists if `to`
-  /// exists, of whatever kind. Called only if can_rename().
+  /// Renames a file or a directory with its content, atomically. Returns AlreadyExists if there is
+  /// anything called `to`. Called only if can_rename().
   virtual absl::Status rename(const std::string& /*from*/, const std::string& /*to*/) {
     return absl::UnimplementedError("[checkpoint] this file system has no rename");
   }
@@ -112,10 +115,10 @@ class FileSystem : public ReadableFileSystem {
   /// Removes an empty directory.
   virtual absl::Status remove_directory(const std::string& /*path*/) { return absl::OkStatus(); }
 
-  /// Makes the file `path` if it does not exist, locks it for this object alone, and writes
-  /// `holder` into it. Does not wait: if it is locked, returns FailedPrecondition with the text of
-  /// the present holder. Returns Unimplemented if there are no locks: then the user must ensure
-  /// that only one job at a time saves in a directory.
+  /// Makes the file `path` if it does not exist, locks it exclusively, and writes `holder` into it.
+  /// Does not wait: if it is locked already, returns FailedPrecondition with the text of the
+  /// present holder. Returns Unimplemented if there are no locks: then the user must ensure that
+  /// only one job at a time saves in a directory.
   virtual absl::StatusOr<std::unique_ptr<FileLock>> lock(const std::string& /*path*/,
                                                          const std::string& /*holder*/) {
     return absl::UnimplementedError("[checkpoint] this file system has no locks");

@@ -31,16 +31,17 @@ struct Segment {
 /// arithmetic.
 ///
 /// Note [Padding]
-/// Every parameter and every slice starts on a multiple of alignment_numel(dtype) elements: 64
-/// elements, so that blocks of 64 elements counted from a parameter's start never straddle two
-/// slices (the global norm and the optimizer's kernels work in such blocks and give the same bits
-/// however the buffer is cut), and at least 256 bytes (a matrix at an odd address gives other bits
-/// in a GEMM, and NCCL is slow below 128 bytes). The buffer's length is a multiple of slices *
-/// alignment. Padding holds zeros in parameter and gradient buffers alike.
+/// Every parameter and every slice starts on a multiple of alignment_numel(dtype) elements, which
+/// is at least 64 elements and at least 256 bytes. 64 elements: then no block of 64 elements
+/// counted from a parameter's start straddles two slices. The global norm and the optimizer's
+/// kernels work in such blocks, so they give the same bits however the buffer is cut. 256 bytes: a
+/// matrix at an address with less alignment gives other bits in a GEMM, and NCCL is slow below 128
+/// bytes. The buffer's length is a multiple of slices * alignment_numel(dtype). Padding holds zeros
+/// in parameter and gradient buffers alike.
 class FlatLayout {
  public:
-  /// Returns the number of elements of which every offset is a multiple: max(64, 256 / element
-  /// size).
+  /// Returns max(64, 256 / element size): the offsets of parameters and slices are multiples of
+  /// this number of elements.
   static int64_t alignment_numel(c10::ScalarType dtype);
 
   /// Lays out parameters of the given sizes one after the other and cuts the buffer into `slices`
@@ -62,8 +63,8 @@ class FlatLayout {
   Range parameter_range(size_t index) const { return {offsets_[index], numels_[index]}; }
   /// Returns slice `slice` of the buffer, 0 <= slice < slices().
   Range slice_range(int slice) const { return part(slice, slices_); }
-  /// Returns part `index` of the buffer, cut into `count` equal parts; `count` must divide
-  /// slices().
+  /// Returns part `index` of the buffer when it is cut into `count` equal parts, 0 <= index <
+  /// count; `count` must divide slices().
   Range part(int index, int count) const;
 
   /// Returns the pieces of parameters inside `range`, in buffer order, without padding and without

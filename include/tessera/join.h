@@ -17,21 +17,23 @@ struct JoinOptions {
   /// The number by which gradients are divided in steps in which some ranks have no batch, if
   /// losses have no weights. Losses with weights are always divided by the sum of the weights.
   enum class Divide : uint8_t {
-    kByActive,  ///< the ranks that had a batch: each batch of a step counts the same
-    kByWorld,   ///< all ranks, so that the last updates are smaller
+    kByActive,  ///< the number of ranks that had a batch: each batch of a step counts the same
+    kByWorld,   ///< the number of all ranks, so that the last updates are smaller
   } divide = Divide::kByActive;
 
   /// If true, all ranks throw c10::Error as soon as one rank has no batches left while another has.
   bool throws_when_one_ends = false;
 
-  /// Called on a rank without batches after each step() that it follows, to do what the other
-  /// ranks' loops do after step(), such as stepping learning rate schedulers. May be empty:
-  /// hyper-parameters come from the lowest rank that has batches. It may make only the engine calls
-  /// that the other ranks make after their step().
+  /// Called on a rank that has no batches left, each time that rank has taken part in a step() of
+  /// the other ranks. The function does what the other ranks' loops do after step(), such as
+  /// stepping learning rate schedulers. It may be empty, because a rank without batches takes its
+  /// hyper-parameters from the lowest rank that has batches. It may make only the engine calls that
+  /// the other ranks make after their step().
   std::function<void()> on_step = {};
 };
 
-/// This rank's part in a loop over Engine::join(), which makes it. Not thread-safe.
+/// This rank's part in a loop over Engine::join(). That function makes this object. Not
+/// thread-safe.
 class JoinScope {
  public:
   explicit JoinScope(std::shared_ptr<internal::OpenJoin> open) : open_(std::move(open)) {}
@@ -60,11 +62,14 @@ class JoinScope {
 /// begins with an all-gather of one word. A step that some ranks follow also gathers the
 /// hyper-parameters, which the ranks without batches take from the lowest rank that has batches.
 ///
-/// Engine::join() throws c10::Error on every rank under asynchronous steps and cuda_graphs, if
-/// ranks gather split parameters together (on GPUs) and if options differ. Inside, all ranks throw
-/// c10::Error that names the ranks if some leave the loop before the others, if ranks that have
-/// batches make different calls, and if they make another collective call of this engine while a
-/// rank has no batches left. Inside, set_trainable() and add_group() always throw.
+/// Engine::join() throws c10::Error on every rank inside the loop of another join(), if the ranks'
+/// JoinOptions differ, and under asynchronous steps, cuda_graphs and Reproducible::kAnyWorldSize.
+/// It also throws if ranks gather split parameters together, as on GPUs. It refuses a model with a
+/// SyncBatchNorm unless throws_when_one_ends is true, and Divide::kByActive if
+/// CommHook::carries_gradients() is true. Inside the loop, all ranks throw c10::Error that names
+/// the ranks if some leave the loop before the others, if ranks that have batches make different
+/// calls, and if they make another collective call of this engine than the four above while a rank
+/// has no batches left. set_trainable() and add_group() always throw inside the loop.
 template <typename Loader>
 class JoinedBatches {
  public:

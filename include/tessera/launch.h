@@ -7,9 +7,9 @@ namespace tessera {
 
 /// How a program starts its ranks.
 struct LaunchOptions {
-  /// Ranks, all on this host. Range: 1 to 4096.
+  /// Number of ranks, all on this host. Range: 1 to 4096.
   int nproc = 1;
-  /// How long ranks get to end after a signal, before SIGKILL. Range: >= 0.
+  /// How much time ranks get to end after a signal before they get SIGKILL. Range: >= 0.
   std::chrono::milliseconds grace = std::chrono::seconds(20);
 };
 
@@ -29,9 +29,10 @@ struct LaunchOptions {
 /// starts the ranks the call is local, blocks until all ranks have ended, and returns 0 if all have
 /// returned 0. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to the ranks; if no rank fails by
 /// itself, the call returns 128 + signal. When a rank fails (another exit code, a signal, or exit
-/// code 0 before it has reached this call), launch() sends the others SIGTERM and after the grace
-/// period SIGKILL, and throws RankError, which names the rank that failed first, with the text of
-/// its exception. A second signal kills at once. SIGUSR1 and SIGUSR2 are passed on.
+/// code 0 without having reached this call or made a process group), launch() sends the others
+/// SIGTERM and after the grace period SIGKILL, and throws RankError, which names the rank that
+/// failed first, with the text of its exception. A second signal to this process kills all ranks at
+/// once. SIGUSR1 and SIGUSR2 are passed on.
 ///
 /// Ranks get the variables that tessera-run sets (docs/launching.md), this process's descriptors
 /// except stdin, which is empty, and process groups of their own. They end with this process,
@@ -41,9 +42,9 @@ struct LaunchOptions {
 /// runs in a fork of this process. While it waits, it has handlers of its own for the signals above
 /// and SIGCHLD, and no other thread may wait for any child (waitpid(-1)).
 ///
-/// Throws c10::Error if an option or a launcher's variable is wrong, and if called inside `fn`,
-/// after it, in a program that a rank has started, or while another call is running;
-/// std::runtime_error if the system refuses a process, a descriptor or a directory.
+/// Throws c10::Error if an option or a launcher's variable is wrong, and if this is called inside
+/// `fn`, after `fn` has ended, in a program that a rank has started, or while another call is
+/// running; std::runtime_error if the system refuses a process, a descriptor or a directory.
 int launch(int argc, char** argv, const LaunchOptions& options, const std::function<int()>& fn);
 
 }  // namespace tessera

@@ -14,8 +14,10 @@ struct LionOptions : torch::optim::OptimizerCloneableOptions<LionOptions> {
   LionOptions(double lr = 1e-4) : lr_(lr) {}
   TORCH_ARG(double, lr) = 1e-4;
   using Betas = std::tuple<double, double>;
-  TORCH_ARG(Betas, betas) = std::make_tuple(0.9, 0.99);  ///< for the step, for the momentum
-  TORCH_ARG(double, weight_decay) = 0;                   ///< decoupled, as AdamW's
+  /// beta1: the weight of the momentum in the step. beta2: the weight of the old momentum in the
+  /// new one.
+  TORCH_ARG(Betas, betas) = std::make_tuple(0.9, 0.99);
+  TORCH_ARG(double, weight_decay) = 0;  ///< decoupled, as AdamW's
 
  public:
   double get_lr() const override { return lr(); }

@@ -20,8 +20,8 @@ class Mean {
   Mean& operator=(const Mean& other);
   Mean& operator=(Mean&& other) noexcept;
 
-  /// Local. Adds `value`, the mean over `weight` samples. With weight 0 it adds nothing, even for
-  /// NaN. Throws c10::Error unless `weight` is finite and 0 or more.
+  /// Local. Adds `value`, the mean over `weight` samples. With weight 0 it adds nothing, even if
+  /// `value` is NaN. Throws c10::Error unless `weight` is finite and 0 or more.
   void add(double value, double weight = 1.0);
   /// The same for a tensor of one element. It reads the tensor, so on a GPU it waits for the
   /// device.

@@ -42,8 +42,8 @@ class MemoryMeter {
   void add(MemoryClass memory_class, int64_t bytes);
   void remove(MemoryClass memory_class, int64_t bytes);
   MemoryBytes now() const;
-  /// The most bytes since the last reset_peak(): peak() for each class by itself,
-  /// peak_total_bytes() for all classes together.
+  /// Return the most bytes held at one time since the last reset_peak(): peak() for each class by
+  /// itself, peak_total_bytes() for the sum over all classes.
   MemoryBytes peak() const;
   int64_t peak_total_bytes() const;
   void reset_peak();
@@ -58,8 +58,8 @@ class MemoryMeter {
   int64_t allocations_ = 0;
 };
 
-/// Returns the proportional set size of this process in bytes (/proc/self/smaps_rollup), which
-/// divides shared pages by the number of their users; -1 if it is unknown.
+/// Returns this process's proportional set size in bytes (from /proc/self/smaps_rollup), in which
+/// each shared page counts divided by the number of processes that share it; -1 if it is unknown.
 int64_t process_pss_bytes();
 /// Returns the part of process_pss_bytes() that is shared memory: on a CPU, the buffers that peers
 /// read and write.

@@ -1,7 +1,7 @@
 #pragma once
 
-// For programs that use MPI themselves: this header is compiled with the program's mpi.h, and the
-// program is linked with its MPI library. Other programs do not need it, because
+// Only for programs that use MPI themselves: this header needs an mpi.h when the program is
+// compiled, and the MPI library when it is linked. Other programs do not need it, because
 // init_process_group() opens MPI at run time.
 #include <mpi.h>
 
@@ -22,19 +22,22 @@ namespace tessera::mpi {
 /// with MPI_Init_thread at MPI_THREAD_SERIALIZED or above, because a thread of the group makes MPI
 /// calls. At SERIALIZED the application must make no MPI call while a call on the group, including
 /// the one that makes it, is in flight on this rank (a message is in flight until it is received),
-/// nor between destroying the group and leave(). At MULTIPLE it may make MPI calls at any time.
-/// Call leave() before MPI_Finalize: MPICH needs that; Open MPI's MPI_Finalize does it, too. After
-/// that, calls on a group that still exists throw CommError. Throws c10::Error for MPI_COMM_NULL,
-/// an intercommunicator, a time-out that is not positive, and where MPI is not initialised, has
-/// been finalised, or is at a lower level; CommError if some ranks do not make the call. The error
-/// cannot name them, because nothing is sent on `comm` itself. The job must then end, because the
-/// other ranks' part of the duplication cannot be undone.
+/// nor between the destruction of the group and the end of leave(). At MULTIPLE it may make MPI
+/// calls at any time. Call leave() before MPI_Finalize: with MPICH the call is needed, with Open
+/// MPI MPI_Finalize does the same. After leave(), calls on a group that still exists throw
+/// CommError. Throws c10::Error for MPI_COMM_NULL, an intercommunicator, a time-out that is not
+/// positive, and if MPI is not initialised, has been finalised, or was initialised at a lower level
+/// than MPI_THREAD_SERIALIZED; CommError if some ranks do not make the call. The error cannot name
+/// them, because nothing is sent on `comm` itself. The job must then end, because the other ranks'
+/// part of the duplication cannot be undone.
 inline std::shared_ptr<ProcessGroup> process_group(
     MPI_Comm comm, std::chrono::milliseconds timeout = std::chrono::minutes(10)) {
   TORCH_CHECK(comm != MPI_COMM_NULL,
               "[mpi] communicator: got MPI_COMM_NULL, expected one that this rank belongs to; make "
               "the group on its ranks only");
-  int is_inter = 0;  // MPI tells only while it is initialised; else making the group reports that
+  // Non-zero if `comm` is an intercommunicator. MPI can be asked only while it is initialised;
+  // otherwise process_group() throws below.
+  int is_inter = 0;
   const bool can_ask = calls().level() > Calls::kNone;
   TORCH_CHECK(!can_ask || (MPI_Comm_test_inter(comm, &is_inter) == MPI_SUCCESS && is_inter == 0),
               "[mpi] communicator: got an intercommunicator, expected an intracommunicator; make "

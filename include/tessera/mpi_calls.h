@@ -5,30 +5,32 @@
 
 namespace tessera::mpi {
 
-/// An MPI_Comm or MPI_Request of whichever MPI, as bits.
+/// The bits of an MPI_Comm or MPI_Request, whichever type these are in the MPI library.
 using Handle = uint64_t;
 
 /// The functions of an MPI library that Tessera calls, independent of its ABI: a table that code
 /// with an mpi.h fills (mpi_functions.h). All but the first four functions return 0 or MPI's error
-/// code. Only non-blocking communication; sizes are bytes and may exceed 2^31.
+/// code. All communication is non-blocking. Sizes are in bytes and may exceed 2^31.
 struct Calls {
-  /// Raised with every change of this struct.
+  /// Version of this struct; raised whenever the struct changes.
   static constexpr int kVersion = 2;
   static constexpr int kAnySource = -1;
-  /// Thread levels, and two other states.
+  /// MPI's thread levels. kNone: MPI is not initialised; kFinalized: it has been finalised.
   enum Level : int { kFinalized = -2, kNone = -1, kSingle, kFunneled, kSerialized, kMultiple };
 
   int version;
-  const char* (*library)();  ///< its version text: "Open MPI v4.1.4, ..."
+  const char* (*library)();  ///< MPI's version text: "Open MPI v4.1.4, ..."
   Level (*level)();
   Handle (*world)();
   void (*abort)(Handle comm, int code);  ///< ends every process of `comm`
 
-  int (*initialize)(Level* got);  ///< asks for kSerialized
+  /// Initialises MPI, asking for kSerialized; sets *got to the level that MPI gives.
+  int (*initialize)(Level* got);
   int (*finalize)();
-  /// `callback` runs at the beginning of MPI_Finalize.
+  /// Makes MPI call `callback` at the beginning of MPI_Finalize.
   int (*before_finalize)(void (*callback)());
-  /// Collective, does not block. `made` must stay where it is until the request is complete.
+  /// Starts to duplicate `comm` into `*made`, which must stay at its address until `*request` is
+  /// complete. Collective, does not block.
   int (*duplicate)(Handle comm, Handle* made, Handle* request);
   int (*release)(Handle* comm);
   int (*rank)(Handle comm, int* rank);

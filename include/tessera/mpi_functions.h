@@ -27,8 +27,8 @@ Handle handle(Native native) {
   return made;
 }
 
-/// A size in bytes as an MPI count and datatype. Counts are ints, so more than INT_MAX bytes become
-/// one element of a derived type.
+/// A number of bytes as a count and a datatype for MPI calls. Counts are ints, so more than INT_MAX
+/// bytes become one element of a derived type.
 class Amount {
  public:
   explicit Amount(size_t bytes) {
@@ -48,7 +48,7 @@ class Amount {
     is_made_ = true;
   }
   ~Amount() {
-    if (is_made_) MPI_Type_free(&type_);  // pending operations keep the type
+    if (is_made_) MPI_Type_free(&type_);  // operations under way keep the type
   }
   Amount(const Amount&) = delete;
   Amount& operator=(const Amount&) = delete;
@@ -109,8 +109,8 @@ inline int run_callback(MPI_Comm, int, void* callback, void*) {
   return MPI_SUCCESS;
 }
 
-/// Attaches an attribute to MPI_COMM_SELF, whose deletion calls `callback`. MPI_Finalize deletes
-/// the attributes of MPI_COMM_SELF before anything else.
+/// Makes MPI call `callback` at the beginning of MPI_Finalize: MPI_Finalize first deletes the
+/// attributes of MPI_COMM_SELF, so this call attaches an attribute whose deletion calls `callback`.
 inline int before_finalize(Callback callback) {
   int key = MPI_KEYVAL_INVALID;
   const int code = MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, run_callback, &key, nullptr);
@@ -136,14 +136,15 @@ inline int rank(Handle comm, int* rank) { return MPI_Comm_rank(native<MPI_Comm>(
 
 inline int size(Handle comm, int* size) { return MPI_Comm_size(native<MPI_Comm>(comm), size); }
 
-/// Also sets MPI_ERRORS_RETURN: by default errors end the process.
+/// Sets `*tag` to the largest tag that messages on `comm` may have. Also sets MPI_ERRORS_RETURN on
+/// `comm`, because by default an MPI error ends the process.
 inline int largest_tag(Handle comm, int* tag) {
   const auto own = native<MPI_Comm>(comm);
   MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN);
   int* value = nullptr;
   int is_set = 0;
   const int code = MPI_Comm_get_attr(own, MPI_TAG_UB, &value, &is_set);
-  constexpr int kLeast = 32767;  // what the MPI standard guarantees
+  constexpr int kLeast = 32767;  // the MPI standard guarantees that tags up to this one are allowed
   *tag = code == MPI_SUCCESS && is_set != 0 ? *value : kLeast;
   return code;
 }
@@ -194,7 +195,8 @@ inline int error_text(int code, char* text, size_t bytes) {
 
 }  // namespace functions
 
-/// Returns the table of this MPI. Lives as long as the program or module that includes this.
+/// Returns the table for the MPI of this header's mpi.h. The table lives as long as the program or
+/// module that includes this header.
 inline const Calls& calls() {
   static const Calls table = {
       .version = Calls::kVersion,

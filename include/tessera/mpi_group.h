@@ -13,12 +13,13 @@ namespace tessera::mpi {
 std::shared_ptr<ProcessGroup> process_group(const Calls& calls, Handle comm,
                                             std::chrono::milliseconds timeout);
 
-/// Call it before MPI_Finalize. Blocks until all ranks of the groups made by process_group() have
-/// destroyed them and called leave() or MPI_Finalize. From then on, groups that still exist throw
-/// CommError, and Tessera makes no MPI call until another group is made. MPI_Finalize does the
-/// same, but must not begin while another thread, such as the one that leaves a destroyed group, is
-/// inside MPI: MPICH 4.0 at MPI_THREAD_MULTIPLE then ends the process ("pthread_mutex_destroy:
-/// Device or resource busy").
+/// Call it before MPI_Finalize. Ends the groups that process_group() has made: calls on a group
+/// that still exists then throw CommError. Blocks until all other ranks of these groups have left
+/// them, too: by destroying them, or by calling leave() or MPI_Finalize. After that Tessera makes
+/// no MPI call until another group is made. MPI_Finalize does the same, but must not begin while
+/// another thread is inside MPI, such as the thread that leaves a destroyed group: MPICH 4.0 at
+/// MPI_THREAD_MULTIPLE then ends the process
+/// ("pthread_mutex_destroy: Device or resource busy").
 void leave();
 
 }  // namespace tessera::mpi

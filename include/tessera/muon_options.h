@@ -9,22 +9,22 @@
 namespace tessera {
 
 /// Muon (Jordan et al., kellerjordan.github.io/posts/muon, 2024), which LibTorch does not have,
-/// with the formulas and defaults of PyTorch's torch.optim.Muon, except for ns_in_bfloat16: a step
-/// is the momentum of a matrix made (nearly) orthogonal by a Newton-Schulz iteration. One state per
-/// element, momentum_buffer. For parameters of two dimensions; other parameters need a group or
-/// defaults with another algorithm in the same OptimizerPlan.
+/// with the formulas and defaults of PyTorch's torch.optim.Muon, except for ns_in_bfloat16. A
+/// Newton-Schulz iteration makes a matrix's momentum nearly orthogonal, and the step follows the
+/// result. One state per element, momentum_buffer. Only for parameters of two dimensions: the
+/// OptimizerPlan must give other parameters another algorithm, by its defaults or by a group.
 ///
 /// With buffer B, gradient G, m the momentum and O(D) the iteration's result:
 ///   B <- lerp(B, G, 1 - m);  D = nesterov ? lerp(G, B, m) : B;
 ///   W <- W - lr weight_decay W;  W <- W - lr r O(D), r by adjust_lr.
-/// O(D) is X after ns_steps of X <- a X + (b A + c A A) X with A = X X', from X = D / max(|D|,
-/// eps); X is the transpose where there are more rows than columns.
+/// O(D): X starts as D / max(|D|, eps), transposed if D has more rows than columns. ns_steps times
+/// X <- a X + (b A + c A A) X with A = X X'. The last X, transposed back, is O(D).
 struct MuonOptions : torch::optim::OptimizerCloneableOptions<MuonOptions> {
   /// How r is computed for a matrix of `rows` (outputs of a Linear) by `cols`.
   enum class AdjustLr : uint8_t {
     kOriginal,       ///< sqrt(max(1, rows / cols))
-    kMatchRmsAdamW,  ///< 0.2 sqrt(max(rows, cols)): rates and weight decay as for AdamW (Moonlight,
-                     ///< arXiv 2502.16982)
+    kMatchRmsAdamW,  ///< 0.2 sqrt(max(rows, cols)); lr and weight_decay that suit AdamW then suit
+                     ///< Muon, too (Moonlight, arXiv 2502.16982)
   };
 
   MuonOptions(double lr = 1e-3) : lr_(lr) {}

@@ -13,20 +13,21 @@ struct NcclOptions {
     /// LibTorch's caching allocator. NCCL copies through buffers of its own where it has to.
     kDefault,
     /// NCCL's allocator (ncclMemAlloc), registered with the communicators of the group that
-    /// allocates (ncclCommRegister), which avoids these copies where NVLink SHARP or the network's
-    /// adapter can reach the memory. LibTorch's allocator does not know this memory, so its
-    /// statistics do not count it; each tensor takes at least 2 MiB.
+    /// allocates (ncclCommRegister), which avoids the copies of kDefault where NVLink SHARP or the
+    /// network's adapter can reach the memory. LibTorch's allocator does not know this memory, so
+    /// its statistics do not count it; each tensor takes at least 2 MiB.
     kRegistered,
     /// Like kRegistered, but in symmetric windows (ncclCommWindowRegister), for NVLink's fast
     /// kernels and for copy engines. Making a window is collective. So allocate() is collective
-    /// until the group's first reduction or gather: every rank must call it equally often, with any
-    /// size; all ranks take as much as the largest. After that allocate() is local and returns
-    /// memory as under kDefault. The tensors of a collective must lie in the same window at the
-    /// same offset on all ranks, or in no window on any rank.
+    /// until the group's first reduction or gather: every rank must call it equally often. The
+    /// sizes of a call may differ between ranks; every rank then takes as much memory as the
+    /// largest size. After that reduction or gather allocate() is local and returns memory as under
+    /// kDefault. The tensors of a collective must lie in the same window at the same offset on all
+    /// ranks, or in no window on any rank.
     kWindows,
   };
   Memory memory = Memory::kDefault;
-  /// Copy engines run all-gathers, which leaves all SMs to the kernels that run at the same time
+  /// If true, copy engines run all-gathers, so that kernels that run at the same time have all SMs
   /// (NCCL's policy "zero CTA"). Needs kWindows, GPUs that NVLink connects, and a driver of 12.5 or
   /// newer; NCCL falls back to kernels where copy engines cannot be used. Reductions always use
   /// kernels.

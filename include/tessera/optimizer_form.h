@@ -22,12 +22,12 @@
 
 namespace tessera {
 
-/// Accesses the step count in an optimizer's state of one parameter: an integer or a tensor of one
-/// value. Step counts are saved as `optimizer.<parameter>.step`.
+/// Reads and writes the step count in an optimizer's state of one parameter. The count is an
+/// integer or a tensor of one value. Step counts are saved as `optimizer.<parameter>.step`.
 template <typename State>
 class StepCount {
  public:
-  /// For a state without a step count.
+  /// For optimizers whose state has no step count.
   StepCount() = default;
   /// access(State&) returns int64_t& or at::Tensor&; a pointer to a member will do, too.
   template <typename Access>
@@ -73,20 +73,21 @@ struct StateTensor {
   StateTensor(std::string name, Access tensor, Sizes sizes = nullptr)
       : name(std::move(name)), tensor(std::move(tensor)), sizes(std::move(sizes)) {}
 
-  std::string name;  ///< "exp_avg"
+  std::string name;  ///< its name in a StateDict: "exp_avg"
   Access tensor;     ///< an accessor, or a pointer to a member
-  /// For whole_tensor() only: returns the state's sizes for a parameter of sizes `parameter` under
-  /// `options`, always the same for equal arguments. Null: the parameter's own sizes.
+  /// For whole_tensor() only: a function that takes the options and the parameter's sizes, and
+  /// returns the state's sizes. It must return the same for equal arguments. Null: the state has
+  /// the parameter's own sizes.
   Sizes sizes;
 };
 
-/// A number of an optimizer's options, besides the learning rate.
+/// A number in an optimizer's options, other than the learning rate.
 template <typename Options>
 struct OptionNumber {
   /// access(Options&) returns a reference to a floating-point number, an integer or a bool; a
   /// pointer to a member will do, too. Integers of 2^53 and more are refused, because a StateDict
-  /// holds numbers as fp64. `chooses_states`: true if the number decides which states there are
-  /// (amsgrad); a StateDict does not hold such a number.
+  /// holds numbers as fp64. `chooses_states`: true if the number decides which states there are, as
+  /// amsgrad does; a StateDict does not hold such a number.
   template <typename Access>
   requires(
       std::is_arithmetic_v<std::remove_reference_t<std::invoke_result_t<const Access&, Options&>>>)
@@ -110,14 +111,14 @@ struct OptionNumber {
   bool is_switch = false;
   bool is_whole = false;  ///< a bool or an integer
   bool chooses_states = false;
-  /// Allowed values: begin <= value < end; if infinite, any finite number.
+  /// The number must be finite, and begin <= number < end.
   double begin = -std::numeric_limits<double>::infinity();
   double end = std::numeric_limits<double>::infinity();
   std::function<double(Options&)> read;
   std::function<void(Options&, double)> write;
 
  private:
-  static constexpr double kEnd = int64_t{1} << 53;  // fp64 holds all integers below exactly
+  static constexpr double kEnd = int64_t{1} << 53;  // fp64 holds all integers below it exactly
 };
 
 /// Describes an optimizer to elementwise() and whole_tensor(): the C++ types of its options and
@@ -131,7 +132,7 @@ requires(std::default_initializable<StateType>) struct OptimizerForm {
   /// The algorithm's name, in letters, digits and `_`. A StateDict holds it, so that a state of
   /// another algorithm is refused.
   std::string name;
-  /// At most eight under elementwise().
+  /// The state's tensors; under elementwise() at most eight.
   std::vector<StateTensor<State, Options>> states = {};
   StepCount<State> step = {};
   /// Numbers that are compared between ranks, saved and loaded, and may be changed between two
@@ -141,13 +142,13 @@ requires(std::default_initializable<StateType>) struct OptimizerForm {
   int64_t dimensions = 0;
 };
 
-/// Whether elementwise() and whole_tensor() try the optimizer out. Use kSkip if the trial takes too
-/// long or reports an error by mistake.
+/// Whether elementwise() and whole_tensor() try the optimizer out (kRun) or not (kSkip). Use kSkip
+/// if the trial takes too long or reports an error by mistake.
 enum class OptimizerProbe : uint8_t { kRun, kSkip };
 
 namespace internal {
 
-/// An OptimizerForm without its types.
+/// An OptimizerForm as a type that does not depend on the optimizer's types.
 struct ErasedForm {
   using Options = torch::optim::OptimizerOptions;
   using State = torch::optim::OptimizerParamState;
@@ -164,7 +165,7 @@ struct ErasedForm {
   struct Tensor {
     std::string name;
     std::function<at::Tensor&(State&)> of;
-    // Null: the parameter's own sizes.
+    // Returns the state's sizes; null: the state has the parameter's own sizes.
     std::function<StateSizes(const Options&, at::IntArrayRef)> sizes;
   };
 
@@ -183,7 +184,8 @@ struct ErasedForm {
   int64_t dimensions;
 };
 
-/// Erases the types of `form`, which the traits `traits` give for `Optimizer`.
+/// Returns `form`, which describes `Optimizer`, without its C++ types. `traits`: the name of the
+/// traits template that `form` comes from, for messages.
 template <typename Optimizer, typename Form>
 ErasedForm erased_form(const Form& form, const char* traits) {
   using Options = typename Form::Options;
@@ -212,7 +214,7 @@ ErasedForm erased_form(const Form& form, const char* traits) {
       .numbers = {},
       .dimensions = form.dimensions};
   for (const auto& state : form.states) {
-    std::function<at::Tensor&(ErasedForm::State&)> of;  // null if form.states has no accessor
+    std::function<at::Tensor&(ErasedForm::State&)> of;  // null if `state` has no accessor
     if (state.tensor) {
       of = [tensor = state.tensor](ErasedForm::State& any) -> at::Tensor& {
         return tensor(static_cast<State&>(any));
@@ -238,8 +240,8 @@ ErasedForm erased_form(const Form& form, const char* traits) {
     erased.numbers.push_back({number.name, number.is_switch, number.is_whole, number.chooses_states,
                               number.begin, number.end,
                               [read = number.read](const ErasedForm::Options& of) {
-                                // Reading changes nothing; accessors give references to what may
-                                // be written.
+                                // Reading changes nothing. The accessor takes a mutable object only
+                                // because it also serves write().
                                 return read(const_cast<Options&>(static_cast<const Options&>(of)));
                               },
                               [write = number.write](ErasedForm::Options& of, double value) {

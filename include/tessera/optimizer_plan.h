@@ -20,16 +20,17 @@ struct Algorithm;
 /// Options for the parameters that a predicate accepts, e.g. no weight decay on biases, or another
 /// algorithm for them.
 struct OptimizerGroup {
-  std::string name;            ///< in messages, states, schedules and max_grad_norm_by_group
-  ParameterPredicate selects;  ///< asked with the parameter's first name
-  AlgorithmOptions options;    ///< of any algorithm
+  std::string name;  ///< the group's name in messages, states, schedules and max_grad_norm_by_group
+  /// Chooses the parameters of the group. The predicate gets the first name of each parameter.
+  ParameterPredicate selects;
+  AlgorithmOptions options;  ///< of any algorithm
 };
 
 /// The optimizer, and which options each parameter is trained with: those of the first group that
 /// selects it, else the defaults. Converts from LibTorch's own options types, and from what
-/// elementwise() and whole_tensor() return. Unless one of these two made them, the type of a
-/// group's options determines the algorithm of its parameters, which have the states of that
-/// algorithm only.
+/// elementwise() and whole_tensor() return. The type of a group's options determines the algorithm
+/// of its parameters, unless elementwise() or whole_tensor() made the options: then the algorithm
+/// is the user's own optimizer. A parameter has only the states of its group's algorithm.
 struct OptimizerPlan {
   template <OptimizerOptionsType Options>
   OptimizerPlan(Options defaults, std::vector<OptimizerGroup> groups = {})
@@ -42,15 +43,15 @@ struct OptimizerPlan {
   std::vector<OptimizerGroup> groups;
 
   /// Returns, for each parameter of `table`, the index of its group: 0 for the defaults, i + 1 for
-  /// groups[i]. A frozen parameter has the group that it joins once it is trained
-  /// (Engine::set_trainable()). A group may have frozen parameters only. An error lists every
-  /// problem: an options type without an algorithm here; options out of range (AdamW: lr < 0, betas
-  /// outside [0, 1), eps < 0, weight_decay < 0); what the probe of a user's own optimizer found;
-  /// parameters of other than two dimensions under Muon; a group that selects no parameter, a group
-  /// without predicate.
+  /// groups[i]. A frozen parameter gets a group, too: the one that it joins if it is trained later
+  /// (Engine::set_trainable()). All parameters of a group may be frozen. An error lists every
+  /// problem: an options type for which Tessera has no algorithm; options out of range (AdamW: lr <
+  /// 0, betas outside [0, 1), eps < 0, weight_decay < 0); what the probe of a user's own optimizer
+  /// found; parameters of other than two dimensions under Muon; a group that selects no parameter,
+  /// a group without predicate.
   absl::StatusOr<std::vector<size_t>> assign(const ParameterTable& table) const;
 
-  /// Returns the options of group `group` as assign() counts them.
+  /// Returns the options of group `group`: 0 is the defaults, i + 1 is groups[i].
   const AlgorithmOptions& options(size_t group) const {
     return group == 0 ? defaults : groups[group - 1].options;
   }

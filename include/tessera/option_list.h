@@ -10,14 +10,15 @@
 
 namespace tessera {
 
-/// A field of Options as programs may present it: in the help of a flag, in a form, in a page.
+/// A description of one field of Options, for programs that show it to people: in the help of a
+/// flag, in a form, on a page.
 struct OptionDescription {
   std::string name;
-  std::string doc;         ///< what it does, in a sentence without its subject
-  std::string allowed;     ///< its values
+  std::string doc;         ///< what the field does: a sentence without a subject
+  std::string allowed;     ///< the values that the field takes
   std::string unset;       ///< the default, as text
-  std::string strategies;  ///< under which the field has a meaning; other strategies refuse it
-  std::string devices;     ///< on which the field has a meaning; other devices refuse it
+  std::string strategies;  ///< strategies under which the field has a meaning; others refuse it
+  std::string devices;     ///< devices on which the field has a meaning; others refuse it
   bool has_text = false;   ///< true if set_option() can set it
 };
 

@@ -19,16 +19,16 @@ namespace tessera {
 /// All ranks must have built the same model (names, shapes, strides, dtypes, requires_grad, ties),
 /// optimizer plan and options: a difference throws c10::Error on every rank, naming the first
 /// difference. Parameters and buffers of rank 0 are given to all ranks; later, buffers follow
-/// Options::buffers. Parameters move into flat buffers (the tensors stay the user's own objects;
-/// their views and aliases follow or are refused, Note [Aliases of parameters]; raw pointers taken
-/// before are stale), converted if Options::precision says so; where parameters are split, each
-/// rank keeps its slice of them. Expanded tensors become contiguous. The engine keeps the model
-/// alive (a model given by reference must outlive the engine). Only parameters that exist now are
-/// trained; Engine::step() and Engine::state_dict() refuse later ones by name. Frozen parameters
-/// get rank 0's values and are not trained. All may be frozen: such a model is only evaluated, with
-/// its parameters split as the strategy says, until Engine::set_trainable(). A later
-/// setFlushDenormal() of LibTorch does not reach the threads that add gradients: call it before
-/// init_process_group().
+/// Options::buffers. Parameters move into flat buffers and, if Options::precision says so, get
+/// another dtype. The tensors stay the user's own objects; their views and aliases follow or are
+/// refused (Note [Aliases of parameters]); raw pointers taken before are stale. Where parameters
+/// are split, each rank keeps its slice of them. Parameters that are expanded tensors become
+/// contiguous. The engine keeps the model alive (a model given by reference must outlive the
+/// engine). Only parameters that exist now are trained; Engine::step() and Engine::state_dict()
+/// refuse later ones by name. Frozen parameters get rank 0's values and are not trained. If all
+/// parameters are frozen, the model can only be evaluated, with its parameters split as the
+/// strategy says, until Engine::set_trainable() makes some trainable. LibTorch's setFlushDenormal()
+/// reaches the threads that add gradients only if it is called before init_process_group().
 ///
 /// Throws c10::Error on every rank, naming what is wrong: options that do not fit the world or that
 /// the strategy would ignore, an optimizer that has no kernels for a GPU (unless it is offloaded),

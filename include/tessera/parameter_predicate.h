@@ -13,12 +13,12 @@ namespace tessera {
 
 /// Chooses parameters by name, or by name and tensor: a callable that takes `(std::string_view
 /// name)` or `(std::string_view name, const at::Tensor& parameter)` and returns bool. The tensor is
-/// the model's own. The result may depend on its sizes, and at parallelize(), which may convert it,
-/// on its dtype. It must not depend on the values, because they may differ between ranks or be
-/// freed.
+/// the model's own. The result may depend on the tensor's sizes. It may depend on its dtype only in
+/// parallelize(), because later the tensor may have been converted to another dtype. It must not
+/// depend on the tensor's values, because these may differ between ranks or be freed.
 class ParameterPredicate {
  public:
-  /// Empty; refused where a predicate is needed.
+  /// Makes an empty predicate, which is refused where a predicate is needed.
   ParameterPredicate() = default;
   ParameterPredicate(std::nullptr_t) {}
   template <typename Callable>

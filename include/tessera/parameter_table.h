@@ -22,13 +22,16 @@ struct Parameter {
   std::string name;  ///< its first name in registration order; used in messages and state
   std::vector<std::string> other_names;  ///< further names of the same tensor (tied parameters)
   at::Tensor tensor;                     ///< the user's own tensor, not a copy
-  at::ScalarType dtype;                  ///< the tensor's when it was first put into a table
-  bool is_trainable;  ///< its requires_grad at that time, or as with_trainable() says
-  /// True if the parameter keeps its own dtype where Precision::parameters is narrower: in a
-  /// BatchNorm, which computes with statistics in fp32.
+  at::ScalarType dtype;                  ///< the tensor's dtype when it was first put into a table
+  /// The tensor's requires_grad when it was first put into a table. In a table that
+  /// with_trainable() has made: the value passed to it.
+  bool is_trainable;
+  /// True if the parameter keeps its own dtype even if Precision::parameters is narrower. It is
+  /// true for parameters of a BatchNorm, because a BatchNorm computes with statistics in fp32.
   bool keeps_dtype = false;
 
-  /// Returns `wanted` as it applies to this parameter.
+  /// Returns `wanted`, but with the field `parameters` unset if keeps_dtype is true and
+  /// wanted.parameters is narrower than `dtype`.
   Precision precision(const Precision& wanted) const;
 };
 
@@ -42,12 +45,13 @@ class ParameterTable {
   /// device, a device other than CPU and CUDA, a layout other than strided, a dtype other than
   /// Float, Double, BFloat16 and Half, a tensor made in inference mode, storages of two entries
   /// that overlap (a tie made by aliasing; the remedy is to register one tensor twice), non-leaf
-  /// tensors. `keeps_dtype` decides Parameter::keeps_dtype; null: false for all.
+  /// tensors. `keeps_dtype` is called with each parameter's tensor and returns the parameter's
+  /// Parameter::keeps_dtype; if the function is null, that is false for all parameters.
   explicit ParameterTable(std::vector<NamedTensor> registered,
                           const std::function<bool(const at::Tensor&)>& keeps_dtype = nullptr);
 
-  /// Returns the same parameters, with parameter i trainable if is_trainable[i]. Does not read the
-  /// tensors.
+  /// Returns a table of the same parameters in which is_trainable[i] says whether parameter i is
+  /// trainable. Does not read the tensors.
   ParameterTable with_trainable(const std::vector<bool>& is_trainable) const;
 
   size_t size() const { return parameters_.size(); }

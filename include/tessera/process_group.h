@@ -18,27 +18,32 @@ namespace tessera {
 
 /// What a group can do; equal on all its ranks. Code checks this and never a backend's name.
 struct Capabilities {
-  /// Collectives run in the background, so that they overlap with what the caller does after
-  /// starting them; otherwise they run in the call.
+  /// True if collectives run in the background, beside what the caller does after it has started
+  /// them; false if they run inside the call.
   bool in_background = false;
-  /// Work::wait() blocks the host until results are valid, and is_completed() says whether they are
-  /// (tensors on the CPU). Otherwise results are produced on a stream of the device, and are valid
-  /// only for work that is queued there after wait().
+  /// True if Work::wait() blocks the host until results are valid, and is_completed() says whether
+  /// they are (tensors on the CPU). False if results are produced on a stream of the device, and
+  /// are valid only for work that is queued there after wait().
   bool completes_on_host = true;
-  /// ProcessGroup::all_gather_on_host() uses a channel beside the group's own collectives.
+  /// True if ProcessGroup::all_gather_on_host() uses a channel of its own, beside the group's
+  /// collectives.
   bool has_host_channel = false;
-  /// Ranks read each other's memory without the owner taking part: make_window() works.
+  /// True if ranks read each other's memory without its owner taking part: then make_window()
+  /// works.
   bool one_sided_reads = false;
-  /// Data may cross a network, which is slower than memory and carries data while ranks compute.
+  /// True if data may cross a network. That is slower than memory, but it carries data while ranks
+  /// compute.
   bool crosses_network = false;
-  /// SumOrder::kBinaryTree is possible, for the dtypes and numbers of ranks that it takes.
+  /// True if collectives take SumOrder::kBinaryTree, for the dtypes and numbers of ranks that it
+  /// allows.
   bool tree_sums = true;
 };
 
 /// Ranks that communicate. Every collective is called by every rank of the group in the same order;
 /// each call is compared across ranks (op, reduce op, order, divisor, root, dtype, numel, sequence,
-/// tag), and a difference raises a CommError on every rank that names both calls, before data is
-/// touched. Over NCCL the error comes at the time-out, and only if the difference makes NCCL hang.
+/// tag). If calls differ, every rank throws a CommError, which names two calls that differ, before
+/// data is touched. Over NCCL the error comes at the time-out, and only if the difference makes
+/// NCCL hang.
 ///
 /// Tensors are contiguous, lie at device() and are of fp32, fp64, bf16, fp16, int64, int32, int16,
 /// int8, uint8 or bool. Sums and products run in rank order, or as SumOrder says; bf16 and fp16 are
@@ -51,8 +56,8 @@ struct Capabilities {
 ///
 /// Messages (send, recv, isend, irecv) concern two ranks only and take no number in the sequence of
 /// collectives. A message matches a receive from its sender with an equal tag; if several fit, they
-/// match in order. dtype and numel must be equal: a difference raises a CommError on both ranks
-/// that names both calls, and poisons the group. A send of up to kBufferedBytes waits for no
+/// match in order. dtype and numel must be equal; if they differ, both ranks throw a CommError,
+/// which names both calls, and the group is poisoned. A send of up to kBufferedBytes waits for no
 /// receiver; a larger one completes when the receiver has it, as every message does over NCCL. A
 /// message that nobody has received is lost when its sender destroys the group. For NCCL's
 /// differences see batch_isend_irecv().
@@ -64,15 +69,15 @@ struct Capabilities {
 ///
 /// A group is used by one thread at a time. Destroying it is local and waits for no rank. Wait for
 /// its calls first, because a call that is under way may fail, here and on other ranks. Destroying
-/// it marks this rank as having left, so that the errors of calls that need this rank name it;
-/// during stack unwinding it poisons the world. A child of fork() is not a rank: calls on an
-/// inherited group throw CommError at once (on GPUs they are undefined), and destroying it has no
-/// effect on others.
+/// it marks this rank as having left, so that the errors of calls that need this rank name this
+/// rank. Destroying it during stack unwinding poisons the world. A child of fork() is not a rank:
+/// calls on an inherited group throw CommError at once (on GPUs they are undefined), and destroying
+/// it has no effect on others.
 class ProcessGroup {
  public:
-  /// For reduce_scatter: the slice with this rank's number.
+  /// A value of reduce_scatter()'s argument `slice`: the slice with this rank's number.
   static constexpr int kOwnRank = -1;
-  /// Up to this size a send does not wait for its receiver.
+  /// The largest message, in bytes, whose sender does not wait for the receiver.
   static constexpr int64_t kBufferedBytes = int64_t{64} << 10;
 
   virtual ~ProcessGroup() = default;
@@ -87,12 +92,13 @@ class ProcessGroup {
   /// Returns "loopback", "shm", "nccl", "mpi" or "hosts".
   virtual std::string_view backend() const = 0;
   virtual Capabilities can() const = 0;
-  /// Returns the device on which tensors of its collectives lie: the CPU, or this rank's device.
+  /// Returns the device on which tensors of collectives must lie: the CPU, or a GPU that this rank
+  /// uses.
   virtual at::Device device() const { return at::kCPU; }
 
-  /// Combines `tensor` over ranks in place; all ranks receive the result. `tag` names the data in
-  /// errors and traces and must be equal on all ranks. All collectives take a tag. `divisor` and
-  /// `order`, equal on all ranks: as in Collective.
+  /// Combines the ranks' `tensor`s; the result replaces `tensor` on all ranks. `tag`, which all
+  /// collectives take, names the data in errors and traces. `divisor` and `order` are as in
+  /// Collective. All three must be equal on all ranks.
   std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, std::string_view tag = {},
                                    double divisor = 0.0, SumOrder order = SumOrder::kRanks) {
     return check_and_run({.op = Op::kAllReduce,
@@ -148,9 +154,9 @@ class ProcessGroup {
                           .tag = tag});
   }
 
-  /// Concatenates every rank's `input` [n] in rank order into `output` [size() * n] of rank `root`,
-  /// whose `input` may be its own slice of `output`. On other ranks `output` may be undefined and
-  /// is not used.
+  /// Concatenates every rank's `input` [n] in rank order into `output` [size() * n] of rank `root`.
+  /// On rank `root`, `input` may be its own slice of `output`. On other ranks `output` may be
+  /// undefined and is not used.
   std::shared_ptr<Work> gather(const at::Tensor& output, const at::Tensor& input, int root,
                                std::string_view tag = {}) {
     return check_and_run({.op = Op::kGather,
@@ -160,7 +166,7 @@ class ProcessGroup {
                           .tag = tag});
   }
 
-  /// Stores slice r of rank `root`'s `input` [size() * n] in rank r's `output` [n]; the root's
+  /// Stores slice r of the root's `input` [size() * n] in `output` [n] of rank r. On rank `root`,
   /// `output` may be its own slice of `input`. On other ranks `input` may be undefined and is not
   /// used.
   std::shared_ptr<Work> scatter(const at::Tensor& output, const at::Tensor& input, int root,
@@ -180,10 +186,10 @@ class ProcessGroup {
     return all_to_all(output, input, {}, {}, tag);
   }
 
-  /// The same with `input_counts[r]` elements to rank r and `output_counts[r]` elements from rank
-  /// r; both tensors hold the ranks' elements in rank order. Either all ranks pass counts or none
-  /// does. If a rank sends another count than its peer expects, CommError names both ranks; over
-  /// NCCL the behaviour is undefined.
+  /// The same, but sends `input_counts[r]` elements to rank r and receives `output_counts[r]`
+  /// elements from rank r; both tensors hold the ranks' elements in rank order. Either all ranks
+  /// pass counts or none does. If a rank sends another count than its peer expects, CommError names
+  /// both ranks; over NCCL the behaviour is undefined.
   std::shared_ptr<Work> all_to_all(const at::Tensor& output, const at::Tensor& input,
                                    const std::vector<int64_t>& input_counts,
                                    const std::vector<int64_t>& output_counts,
@@ -196,10 +202,10 @@ class ProcessGroup {
                           .tag = tag});
   }
 
-  /// Runs one collective for several tensors of one dtype, through one buffer that is allocated for
-  /// it. For tensors too small to be worth a collective each. The tensors' number and sizes are
-  /// compared, too. Results are in the tensors after Work::wait(). Does nothing if `tensors` is
-  /// empty.
+  /// All-reduces several tensors of one dtype in one collective, in a buffer that is allocated for
+  /// it. Meant for tensors that are too small to have a collective each. The number and the sizes
+  /// of the tensors are compared, too. Results are in the tensors after Work::wait(). Does nothing
+  /// if `tensors` is empty.
   std::shared_ptr<Work> all_reduce_coalesced(const std::vector<at::Tensor>& tensors, ReduceOp op,
                                              std::string_view tag = {}, double divisor = 0.0);
   std::shared_ptr<Work> broadcast_coalesced(const std::vector<at::Tensor>& tensors, int root,
@@ -212,9 +218,9 @@ class ProcessGroup {
                                                  std::string_view tag = {}, double divisor = 0.0);
 
   /// Exchange objects as bytes, of any size, which may differ between ranks. Collective, blocking;
-  /// for set-up, not for the training loop: each call runs two collectives (all_gather_bytes() one
-  /// if all objects are empty) and allocates memory. broadcast_bytes() gives rank `root`'s bytes to
-  /// all ranks. all_gather_bytes() returns every rank's bytes, by rank, on all ranks;
+  /// for set-up, not for the training loop: each call runs two collectives (all_gather_bytes() only
+  /// one if all objects are empty) and allocates memory. broadcast_bytes() gives rank `root`'s
+  /// bytes to all ranks. all_gather_bytes() returns every rank's bytes, by rank, on all ranks;
   /// gather_bytes() returns them on the root, and nothing on other ranks. scatter_bytes() returns
   /// the root's `bytes`[r] on rank r; other ranks pass no bytes.
   void broadcast_bytes(std::string& bytes, int root, std::string_view tag = {});
@@ -224,8 +230,8 @@ class ProcessGroup {
   std::string scatter_bytes(const std::vector<std::string>& bytes, int root,
                             std::string_view tag = {});
 
-  /// Sends `tensor` to rank `to` and blocks until it may be changed again. A send to this rank
-  /// itself copies and never waits.
+  /// Sends `tensor` to rank `to` and blocks until `tensor` may be changed again. A send to this
+  /// rank itself copies the data and never waits.
   void send(const at::Tensor& tensor, int to, std::string_view tag = {}) {
     isend(tensor, to, tag)->wait();
   }
@@ -244,18 +250,18 @@ class ProcessGroup {
         {.op = Op::kSend, .output = tensor, .input = tensor, .peer = to, .tag = tag});
   }
 
-  /// Local, does not block. Receives complete in any order, and while this rank does something
-  /// else. Work::source() gives the sender's rank. nccl lacks kAnySource.
+  /// Local, does not block. Several receives may complete in any order, also while this rank does
+  /// something else. Work::source() gives the sender's rank. nccl lacks kAnySource.
   std::shared_ptr<Work> irecv(const at::Tensor& tensor, int from, std::string_view tag = {}) {
     return check_and_run(
         {.op = Op::kRecv, .output = tensor, .input = tensor, .peer = from, .tag = tag});
   }
 
   /// Local. Starts isend() or irecv() for all `messages` together, in this order. They cannot
-  /// deadlock, whatever the order on either side. Over NCCL messages outside a batch run one after
-  /// the other, in one order with the group's gathers and broadcasts, so an exchange needs a batch.
-  /// Over NCCL messages between two ranks match in the order of the calls, and tags, dtypes and
-  /// sizes that differ are reported at the time-out, if at all.
+  /// deadlock, whatever the order on either side. Over NCCL, messages that are not in a batch run
+  /// one at a time, as do the group's gathers and broadcasts, in the order of the calls. So ranks
+  /// that send to each other need a batch. Over NCCL messages between two ranks match in the order
+  /// of the calls, and tags, dtypes and sizes that differ are reported at the time-out, if at all.
   std::vector<std::shared_ptr<Work>> batch_isend_irecv(const std::vector<Message>& messages);
 
   /// Blocks until every rank has called it.
@@ -263,11 +269,12 @@ class ProcessGroup {
     check_and_run({.op = Op::kBarrier, .tag = tag})->wait();
   }
 
-  /// all_gather() of control data: CPU tensors, wherever device() is, that the host reads when the
-  /// call returns. Blocks until all ranks' parts are in `output`. It has the sequence and the
-  /// errors of all_gather(), and calls are compared at once, over NCCL too. It runs all_gather()
-  /// unless the group has a host channel (Capabilities::has_host_channel). Over NCCL that channel
-  /// is the store, which takes milliseconds and is not meant for gradients.
+  /// all_gather() of control data, which the host reads when the call returns. The tensors lie on
+  /// the CPU, even if device() is a GPU. Blocks until all ranks' parts are in `output`. It takes a
+  /// number in the group's sequence and throws the errors of all_gather(), and calls are compared
+  /// at once, over NCCL too. It runs all_gather() unless the group has a host channel
+  /// (Capabilities::has_host_channel). Over NCCL that channel is the store, which takes
+  /// milliseconds and is not meant for gradients.
   void all_gather_on_host(const at::Tensor& output, const at::Tensor& input,
                           std::string_view tag = {}) {
     start_gather_on_host(output, input, tag)->wait();
@@ -287,22 +294,24 @@ class ProcessGroup {
   /// directly only from a ProcessGroup that wraps another one and forwards its collectives.
   virtual std::shared_ptr<Work> run(const Collective& collective) = 0;
 
-  /// Like run(), for the messages of a batch. The default starts one after the other.
+  /// Like run(), for all messages of a batch. The default implementation starts them one after the
+  /// other.
   virtual std::vector<std::shared_ptr<Work>> run_batch(const std::vector<Collective>& messages);
 
-  /// Local, except where NcclOptions say otherwise. Returns an uninitialised 1-d tensor at device()
-  /// in memory that the backend communicates without staging (shared memory for shm; ordinary
-  /// memory of the host or the device for loopback, and for GPUs over shm, where everything is
-  /// staged); on the host aligned to a page. Throws c10::Error naming the size if there is no
-  /// space.
+  /// Local, except where NcclOptions say otherwise. Returns an uninitialised 1-d tensor at
+  /// device(), in memory from which the backend sends, and into which it receives, without a
+  /// staging copy: shared memory for shm on CPUs. For loopback it is ordinary memory of the host or
+  /// the device. For GPUs over shm it is ordinary memory of the device, because all data is staged
+  /// through the host. Host memory is aligned to a page. Throws c10::Error naming the size if there
+  /// is no space.
   virtual at::Tensor allocate(int64_t numel, at::ScalarType dtype) = 0;
 
   /// Collective; blocks until all ranks have called it. Returns a window over every rank's `own`,
-  /// which must be contiguous, 1-d, of equal dtype and numel on all ranks (0 is allowed) and lie in
-  /// memory from allocate(), as a whole or as a view (over mpi anywhere). The window keeps `own`
-  /// alive, and peers' memory mapped. `name` is compared across ranks. If `own` is not from
-  /// allocate() on some ranks, every rank throws c10::Error that names them, and the group stays
-  /// usable. A group without Capabilities::one_sided_reads throws c10::Error.
+  /// which must be contiguous, 1-d, of equal dtype and numel on all ranks (a numel of 0 is allowed)
+  /// and lie in memory from allocate(), as a whole or as a view (over mpi anywhere). The window
+  /// keeps `own` alive, and peers' memory mapped. `name` is compared across ranks. If `own` is not
+  /// from allocate() on some ranks, every rank throws c10::Error that names them, and the group
+  /// stays usable. A group without Capabilities::one_sided_reads throws c10::Error.
   virtual std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name);
 
   /// Collective; blocks until all ranks have called it. Returns a buffer of `bytes` zero bytes that
@@ -328,12 +337,13 @@ class ProcessGroup {
   ProcessGroup() = default;
 
   /// For run() of a backend that lacks an operation: throws c10::Error that names it and the
-  /// backend. `detail` names the part that is lacking, if not all: a ReduceOp, a dtype.
+  /// backend. If the backend lacks only a part of the operation, `detail` names it: a ReduceOp, a
+  /// dtype.
   [[noreturn]] void refuse(const Collective& collective, std::string_view detail = {}) const;
 };
 
-/// Throws c10::Error unless `ranks` and `name` may make a subgroup of a group of `size` ranks whose
-/// earlier subgroups are `names`.
+/// Throws c10::Error unless a subgroup of `ranks`, called `name`, may be made of a group of `size`
+/// ranks. `names`: the names of the group's earlier subgroups.
 void check_subgroup(const std::vector<int>& ranks, std::string_view name, int size,
                     const std::set<std::string, std::less<>>& names);
 
@@ -345,9 +355,9 @@ int64_t check_allocate(int64_t numel, at::ScalarType dtype);
 std::shared_ptr<ProcessGroup> duplicate(ProcessGroup& group, std::string_view name);
 
 /// Collective over `group`; every rank passes the same arguments. Rank r has the colour
-/// color_of_rank[r]. Makes one subgroup for each colour, of its ranks in ascending order, called
-/// "<name> <colour>". Returns this rank's subgroup. Throws c10::Error unless there is one colour
-/// for each rank.
+/// color_of_rank[r]. For each colour, makes one subgroup of the ranks that have it, in ascending
+/// order, called "<name> <colour>". Returns this rank's subgroup. Throws c10::Error unless there is
+/// one colour for each rank.
 std::shared_ptr<ProcessGroup> split(ProcessGroup& group, const std::vector<int>& color_of_rank,
                                     std::string_view name);
 

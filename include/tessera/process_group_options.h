@@ -19,7 +19,7 @@ struct ProcessGroupOptions {
   /// The device of the job's tensors: at::kCPU, or at::kCUDA for a GPU of this rank's own. A GPU
   /// without an index is number LOCAL_RANK, which tessera-run and torchrun set, and GPU 0 in a
   /// world of one; if rank and world_size are given, the index must be, too. With backend "shm"
-  /// ranks may share a GPU: number LOCAL_RANK modulo the number of GPUs, unless there is an index.
+  /// ranks may share a GPU: a GPU without an index is number LOCAL_RANK modulo the number of GPUs.
   at::Device device = at::kCPU;
   /// This rank and the number of ranks; both or neither. Default: as the launcher says.
   std::optional<int> rank = std::nullopt;
@@ -29,15 +29,16 @@ struct ProcessGroupOptions {
   /// TESSERA_STORE, else MASTER_ADDR and MASTER_PORT, else a socket of srun's or mpirun's job.
   std::string store_url = {};
   /// An existing store, in which rank 0 publishes where it listens; takes precedence over
-  /// store_url. If it does not answer within the time-out, it is abandoned with the call. With
-  /// TESSERA_JOB_TOKEN, what others write there is ignored. It is not used after the ranks have
-  /// met.
+  /// store_url. If it does not answer within the time-out, init_process_group() throws, and the
+  /// call that the store has not answered stays behind in a thread. If TESSERA_JOB_TOKEN is set,
+  /// what processes without that token write into the store is ignored. The store is not used after
+  /// the ranks have met.
   c10::intrusive_ptr<c10d::Store> store = {};
   /// How long ranks wait for each other, at start and in every collective. Range: > 0; larger
   /// values than kMaxTimeOut (24 days), such as milliseconds::max(), count as kMaxTimeOut. On CPUs
-  /// a dead peer is noticed at once, whatever the time-out (over plain MPI by its launcher). The
-  /// time-out is for a peer that is alive but does not make the call (stuck, stopped, in an endless
-  /// loop).
+  /// a dead peer is noticed at once, whatever the time-out; under backend "mpi" it is MPI's
+  /// launcher that notices it. The time-out is for a peer that is alive but does not make the call
+  /// (stuck, stopped, in an endless loop).
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// "auto", "loopback", "mpi", "hosts", "shm" or "nccl". auto: TESSERA_BACKEND, if that is set;
   /// else loopback for one rank, whatever its device, nccl for GPUs, hosts for CPUs where mpirun or
@@ -47,12 +48,13 @@ struct ProcessGroupOptions {
   /// memory, on one host: for tests, and for GPUs without NCCL.
   std::string backend = "auto";
   /// Whether collectives run in a thread of their own (kThread), inside the call (kInline), or as
-  /// cores allow (kAuto: a thread if there are at least twice as many cores as ranks on this host).
-  /// Only for CPUs: on GPUs anything but kAuto is an error.
+  /// the number of cores allows (kAuto: in a thread if there are at least twice as many cores as
+  /// ranks on this host, else inside the call). Only for CPUs: on GPUs anything but kAuto is an
+  /// error.
   enum class Lane : uint8_t { kAuto, kInline, kThread } lane = Lane::kAuto;
-  /// A collective or message that waits longer than this (not over NCCL) warns once which ranks
-  /// have not made the call, where they were last seen, and whether their processes run, are
-  /// stopped or are gone. 0: never. Range: >= 0.
+  /// If a collective or message waits longer than this, a warning says once which ranks have not
+  /// made the call, in which call each was last seen, and whether their processes run, are stopped
+  /// or are gone. Not over NCCL. 0: never. Range: >= 0.
   std::chrono::milliseconds report_after = std::chrono::seconds(5);
   /// Memory and copy engines of backend nccl. Ignored in a world of one that "auto" makes; with
   /// other backends anything but the defaults is an error.

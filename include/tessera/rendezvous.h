@@ -10,10 +10,10 @@ namespace tessera {
 /// Collective over all ranks of the job; blocks until all have called it. Connects the ranks and
 /// returns the group of all of them. Checks that no rank number is taken twice and that all ranks
 /// agree on the world size. Without a launcher it returns a world of one and communicates with
-/// nobody. Throws c10::Error that lists every problem of the environment at once, and CommError
-/// when peers do not come within the time-out (naming the missing ranks; over MPI only those that
-/// have called MPI_Init) or do not match. An error on one rank is thrown on all ranks that are
-/// connected.
+/// nobody. Throws c10::Error that lists every problem of the environment at once. Throws CommError
+/// if what the ranks pass does not match, or if peers do not come within the time-out. In the
+/// latter case the error names the missing ranks (over MPI, only missing ranks that have called
+/// MPI_Init). An error on one rank is thrown on all ranks that are connected by then.
 ///
 /// Threads that are started here and in parallelize() inherit the calling thread's modes. So call
 /// LibTorch's setFlushDenormal(), which sets a mode of the calling thread, before this function.

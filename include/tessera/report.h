@@ -15,46 +15,50 @@
 
 namespace tessera {
 
-/// Describes an engine and its work so far on one rank, at the time of a call of Engine::report().
-/// Has the contents of PyTorch's DDPLoggingData, and memory. A plain value. Bytes of a tensor are
-/// the bytes of its elements in its present dtype.
+/// What Engine::report() returns: a description of an engine and of its work on one rank until that
+/// call. Has what PyTorch's DDPLoggingData has, and the memory in use besides. A plain value. Bytes
+/// of a tensor are the bytes of its elements in its present dtype.
 struct Report {
   struct Model {
     std::string type;        ///< C++ type of the module
-    int64_t parameters = 0;  ///< distinct ones, without ignored ones
-    int64_t elements = 0;    ///< of them
-    int64_t bytes = 0;       ///< of them, wherever they lie
-    int64_t trained = 0;     ///< of `parameters`, those that require gradients
+    int64_t parameters = 0;  ///< number of distinct parameters, without ignored ones
+    int64_t elements = 0;    ///< number of elements of these parameters
+    int64_t bytes = 0;       ///< of these parameters, wherever they lie
+    int64_t trained = 0;     ///< number of parameters that require gradients
     int64_t trained_elements = 0;
     int64_t trained_bytes = 0;
-    std::vector<std::pair<std::string, int64_t>> bytes_by_dtype;  ///< "Float", ...; by name
-    int64_t buffers = 0;                                          ///< that the engine saves
+    /// The bytes of the parameters of each dtype ("Float", ...), sorted by the dtype's name.
+    std::vector<std::pair<std::string, int64_t>> bytes_by_dtype;
+    int64_t buffers = 0;  ///< number of buffers that the engine saves
     int64_t buffer_bytes = 0;
   };
 
-  /// One of Engine::units().
+  /// A unit, as in Engine::units().
   struct Unit {
     std::string name;
     UnitKind kind = UnitKind::kPlain;
-    std::vector<std::string> parameters;  ///< first names, in the order of the buffer
-    int64_t elements = 0;                 ///< padding included
-    std::string dtype;                    ///< of the parameters
-    int64_t bytes = 0;                    ///< in that dtype
-    std::string communication_dtype;      ///< in which gradients are reduced
-    int64_t communication_bytes = 0;      ///< in that dtype: what one reduction takes; 0 if frozen
+    std::vector<std::string> parameters;  ///< first names, in the order of the flat buffer
+    int64_t elements = 0;                 ///< number of elements, padding included
+    std::string dtype;                    ///< dtype of the parameters
+    int64_t bytes = 0;                    ///< bytes of the elements in `dtype`
+    std::string communication_dtype;      ///< dtype in which gradients are reduced
+    /// How many bytes one reduction of the unit takes: the bytes of its elements in
+    /// communication_dtype. 0 if the unit is frozen.
+    int64_t communication_bytes = 0;
   };
 
-  /// Means over sampled steps, in seconds, on the thread that trains. The first ten steps since the
-  /// engine was made or rebuilt (set_trainable(), add_group()) are sampled, and every 100th step;
-  /// none on a GPU, where the host's times say little. A step that zero_grad() drops does not
-  /// count.
+  /// Means over sampled steps, in seconds, on the thread that trains. Sampled are the first ten
+  /// steps since the engine was made or rebuilt (set_trainable(), add_group()) and then every 100th
+  /// step. On a GPU no steps are sampled, because the host's times say little there. A step whose
+  /// gradients zero_grad() drops does not count.
   struct Times {
     int64_t sampled_steps = 0;
-    double forward = 0.0;   ///< from the step before, or the last backward, to the first
-                            ///< gradient: also what the program does in between
+    /// From the end of the previous step or backward to the first gradient, including what the
+    /// program does in that time.
+    double forward = 0.0;
     double backward = 0.0;  ///< from the first gradient until autograd has ended, including the
                             ///< reductions in between
-    double communication = 0.0;  ///< while at least one reduction was under way
+    double communication = 0.0;  ///< seconds in which at least one reduction was under way
     /// The part of `communication` that backward did not wait for: almost nothing where the ranks'
     /// own threads communicate (ProcessGroupOptions::lane).
     double overlap = 0.0;
@@ -69,9 +73,9 @@ struct Report {
   };
 
   struct Memory {
-    MemoryBytes now, peak;  ///< Engine::memory(); each class at its own peak
+    MemoryBytes now, peak;  ///< Engine::memory(); `peak` has each class at its own peak
     int64_t peak_total = 0;
-    /// Reducing backwards of the last step; the predictions are for this number.
+    /// How many backwards of the last step reduced gradients. The predictions are for this number.
     int micro_steps = 1;
     MemoryBytes predicted, predicted_peak;  ///< predicted_memory(), predicted_peak_memory()
   };
@@ -85,11 +89,12 @@ struct Report {
   std::string backend;  ///< "shm", "nccl", ...
   std::string device;   ///< "cpu", "cuda:0"
   Model model;
-  std::vector<Unit> units;  ///< in the order in which the first backward reduces; frozen ones last
-  int64_t steps = 0;        ///< Engine::steps()
-  StepResult last_step;     ///< Engine::last_result()
-  /// First names of trained parameters that had no gradient in the last step: on any rank, or under
-  /// asynchronous steps on this rank.
+  /// In the order in which the first backward reduces them; frozen units come last.
+  std::vector<Unit> units;
+  int64_t steps = 0;     ///< Engine::steps()
+  StepResult last_step;  ///< Engine::last_result()
+  /// First names of trained parameters that had a gradient on no rank in the last step. Under
+  /// asynchronous steps: trained parameters that had no gradient on this rank.
   std::vector<std::string> unused_parameters;
   int64_t unused_bytes = 0;
   Times times;

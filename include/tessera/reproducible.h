@@ -5,12 +5,14 @@
 
 namespace tessera {
 
-/// Between which runs gradients have the same bits.
+/// Which runs give gradients with the same bits.
 enum class Reproducible : uint8_t {
-  kOneWorldSize,  ///< runs on the same number of ranks: sums run in rank order, then over
-                  ///< micro-steps
-  kAnyWorldSize,  ///< runs on any power-of-two number of ranks: sums follow one binary tree over
-                  ///< all micro-batches
+  /// Runs on the same number of ranks: gradients are summed over ranks in rank order, then over
+  /// micro-steps.
+  kOneWorldSize,
+  /// Runs on any power-of-two number of ranks: gradients are summed along one binary tree over all
+  /// micro-batches.
+  kAnyWorldSize,
 };
 
 /// Returns "one world size" or "any world size".

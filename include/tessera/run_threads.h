@@ -9,9 +9,9 @@
 namespace tessera {
 
 /// Local. Runs `body` on `n` threads of this process, each a rank of one world, and returns when
-/// all have returned: for training on several devices in one process, as LibTorch's data_parallel()
-/// does, and for running a program of several ranks in a debugger or a test. Ranks compute the same
-/// as in processes, to the bit.
+/// all have returned. Use it to train on several devices in one process, as LibTorch's
+/// data_parallel() does, or to run a program of several ranks in a debugger or a test. Ranks
+/// compute the same as in processes, to the bit.
 ///
 ///     tessera::run_threads(4, [&](std::shared_ptr<tessera::ProcessGroup> world) {
 ///       auto model = std::dynamic_pointer_cast<Net>(prototype->clone(world->device()));
@@ -23,17 +23,19 @@ namespace tessera {
 /// cannot share one. On CPUs each rank's operators get an equal share of the cores, unless
 /// OMP_NUM_THREADS or another variable says how many threads there are.
 ///
-/// Ranks share what belongs to the process: LibTorch's random number generator of the CPU (so build
-/// models before; what a forward draws, as for dropout, depends on how threads take turns), ATen's
-/// settings (at::set_num_threads() is called for each thread, and the old number is restored at the
-/// end; of concurrent calls the last one to end restores the number that it found), memory, the
-/// program's own globals. Modes of a thread, such as at::NoGradGuard, do not go from the calling
-/// thread to the ranks. Processes (launch(), tessera-run) share none of this, and a process that
-/// dies does not end the others.
+/// Ranks share whatever belongs to the process: LibTorch's random number generator of the CPU (so
+/// build models before the call; the random numbers of a forward, as for dropout, depend on how
+/// threads take turns), ATen's settings (at::set_num_threads() is called for each thread, and the
+/// old number is restored at the end; of concurrent calls the last one to end restores the number
+/// that it found), memory, the program's own globals. Modes of a thread, such as at::NoGradGuard,
+/// do not go from the calling thread to the ranks. Processes (launch(), tessera-run) share none of
+/// this, and a process that dies does not end the others.
 ///
 /// A rank that throws leaves its groups, and the others fail when they wait for it. When all have
 /// ended, run_threads() throws RankError with the number, the text and the exception of the rank
-/// that failed first by itself: whose exception, no CommError, was the first to unwind groups.
+/// that failed first by itself. A rank that throws CommError counts as failed because of another
+/// rank. Of the ranks that throw something else, RankError names the one whose exception was the
+/// first to unwind its groups.
 ///
 /// `n`: 1 to 4096. `options`: rank, world_size, store and store_url must be unset, and the backend
 /// may not be "mpi" or "hosts". Calls may nest and run concurrently: each has a world of its own.

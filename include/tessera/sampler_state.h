@@ -13,8 +13,9 @@ struct SamplerState {
   int64_t seed = 0;     ///< seed and epoch determine the order
   bool shuffle = true;  ///< false: the order is 0, 1, 2, ...
   int64_t epoch = 0;
-  int64_t cursor = 0;  ///< the first `cursor` samples of the epoch's order have been consumed;
-                       ///< `size` once the epoch is finished
+  /// The first `cursor` samples of the epoch's order have been consumed; once the epoch is
+  /// finished, `cursor` is `size`.
+  int64_t cursor = 0;
 
   /// Returns the state as named numbers, for checkpoints: "version", "size", "seed", "shuffle",
   /// "epoch", "cursor".

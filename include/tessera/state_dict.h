@@ -21,33 +21,39 @@ struct StateEntry {
   std::vector<int64_t> sizes;    ///< empty for a number
   std::vector<int64_t> strides;  ///< dense and without overlap: contiguous, channels_last, ...
   at::ScalarType dtype = at::kFloat;
-  std::vector<StatePiece> pieces;  ///< may overlap: the first piece that has an element counts
+  /// If pieces overlap, an element has the value of the first piece that contains it.
+  std::vector<StatePiece> pieces;
 
   int64_t numel() const;
-  /// Local. Returns what is malformed (negative sizes, strides that overlap or leave gaps, a piece
-  /// that is out of range, of another dtype or without memory), "got X, expected Y"; "" if nothing.
+  /// Local. Returns a text "got X, expected Y" about what is malformed (negative sizes, strides
+  /// that overlap or leave gaps, a piece that is out of range, of another dtype or without memory);
+  /// "" if nothing is.
   std::string problem() const;
-  /// Returns true if one piece covers all elements. merge() does not join pieces: an entry that
-  /// only several pieces together cover is not whole.
+  /// Returns true if there is only one piece and it covers all elements. An entry that is covered
+  /// by several pieces only together is not whole, because merge() does not join pieces.
   bool is_whole() const;
-  /// Returns the tensor, in its logical shape; shares memory with the piece. Throws c10::Error
-  /// unless is_whole(), and if it is malformed.
+  /// Returns the tensor, in its logical shape; shares memory with the piece. Throws c10::Error if
+  /// the entry is malformed or not whole (is_whole()).
   at::Tensor tensor() const;
 };
 
-/// The state of a training run in memory, by name: "model.<parameter or buffer>",
-/// "optimizer.<parameter>.exp_avg" and the other states of its algorithm (docs/optimizers.md; for
-/// 8-bit moments codes of the parameter's shape, and one scale per 64 elements; under
-/// whole_tensor() of any shape),
-/// ".step", ".master" (where masters are more precise than the parameters), ".average"
-/// (Options::average), "optimizer.<group>.lr" and the other hyper-parameters, for each group also
-/// "optimizer.<group>.algorithm.<its algorithm>", always 1 (the group of parameters that no
-/// OptimizerGroup selects is "defaults"), "engine.steps", "engine.averaged_updates"
-/// (Options::average), "engine.micro_batches" and "engine.intra_op_threads"
-/// (Options::reproducible), "scaler.scale", "scaler.good_steps" (Options::loss_scale). Counts are
-/// int64, other numbers double, both without dimensions. Names and values do not depend on the
-/// strategy or the number of ranks. Shared parameters and buffers appear under their first name.
-/// Buffers are rank 0's.
+/// The state of a training run in memory. Each entry has one of these names:
+///   "model.<parameter or buffer>"
+///   "optimizer.<parameter>.exp_avg", and the other states of the parameter's algorithm
+///       (docs/optimizers.md). Moments in 8 bits are codes of the parameter's shape and one scale
+///       per 64 elements. States under whole_tensor() have any shape.
+///   "optimizer.<parameter>.step"
+///   "optimizer.<parameter>.master", if masters are more precise than the parameters
+///   "optimizer.<parameter>.average" (Options::average)
+///   "optimizer.<group>.lr", and the group's other hyper-parameters. The group of parameters that
+///       no OptimizerGroup selects is "defaults".
+///   "optimizer.<group>.algorithm.<its algorithm>", always 1
+///   "engine.steps", "engine.averaged_updates" (Options::average), "engine.micro_batches" and
+///       "engine.intra_op_threads" (Options::reproducible)
+///   "scaler.scale", "scaler.good_steps" (Options::loss_scale)
+/// Counts are int64 and other numbers double, both without dimensions. Names and values do not
+/// depend on the strategy or the number of ranks. Shared parameters and buffers appear under their
+/// first name. The values of buffers are those that rank 0 has.
 struct StateDict {
   std::map<std::string, StateEntry> entries;
 

@@ -17,12 +17,12 @@ enum class Strategy : uint8_t {
   kZero1,   ///< optimizer state split over ranks
   kZero2,   ///< gradients and optimizer state split over ranks
   kZero3,   ///< parameters, gradients and optimizer state split over ranks ("fsdp")
-  kHybrid,  ///< each split over as many ranks as Options::degrees says
+  kHybrid,  ///< each of the three split over as many ranks as Options::degrees says
 };
 
-/// Over how many ranks each kind of state is split. `parameters` divides `gradients`, which divides
-/// `optimizer`, which divides the number of ranks. A strategy is a choice of these three numbers
-/// (docs/strategies.md).
+/// Over how many ranks each kind of state is split. Comments call the three numbers p, g and o, and
+/// the number of ranks N. p divides g, g divides o, and o divides N. A strategy is a choice of
+/// these three numbers (docs/strategies.md).
 struct Degrees {
   int parameters = 1;
   int gradients = 1;
@@ -31,19 +31,20 @@ struct Degrees {
 };
 
 /// Returns true if ranks keep partial sums between the micro-steps of a step: 1 < g < o. Each then
-/// holds its gradient slice summed over g ranks only, and the other N / g sums are added once per
-/// step.
+/// holds its gradient slice summed over g ranks only, and the N / g sums of a slice are added once
+/// per step.
 bool keeps_partial_sums(const Degrees& degrees);
 
 /// Returns true if a rank keeps whole gradient buffers, one per unit, from micro-step to
-/// micro-step, because it updates only a slice of gradients that are not split: g = 1 < o (zero1).
+/// micro-step. It does if gradients are not split, and the rank updates only a slice: g = 1 < o
+/// (zero1).
 bool keeps_gradient_buffers(const Degrees& degrees);
 
 /// Returns true if ranks of one host that update different slices can share one copy of the
 /// parameters: p = 1 or p = o, and o > 1.
 bool can_share_parameters(const Degrees& degrees);
 
-/// One row of the table that flags, help texts and messages use.
+/// One row of the table of strategies, which flags, help texts and messages use.
 struct StrategyName {
   Strategy strategy;
   std::string_view name;   ///< what to_string prints and flags take

@@ -14,33 +14,35 @@
 
 namespace tessera::nn {
 
-/// torch::nn::BatchNorm<D>d whose mean and variance, in training, are those of the samples of all
-/// ranks of a group, as if their batches were one: output, gradients and running statistics are
-/// those of BatchNorm on the concatenated batch, within rounding, and running statistics have the
-/// same bits on all ranks. The names and shapes of its parameters and buffers are BatchNorm's, so
-/// checkpoints of one fit the other. Works under every strategy and without an engine.
+/// torch::nn::BatchNorm<D>d that, in training, takes mean and variance over the samples of all
+/// ranks of a group, as if their batches were one. Output, gradients and running statistics are
+/// equal, within rounding, to those of BatchNorm on the concatenated batch; running statistics have
+/// the same bits on all ranks. The names and shapes of its parameters and buffers are BatchNorm's,
+/// so checkpoints of one fit the other. Works under every strategy and without an engine.
 ///
-/// `group`: the ranks that share statistics, and the channel for it: nothing else may use it while
-/// forward or backward run. It may be the world that was given to parallelize(), as engines have
-/// groups of their own, duplicate(*world, "batch norm") or a subgroup. All layers of a model, and
-/// its clones, may share one. Layers keep it alive. Throws c10::Error if null.
+/// `group`: its ranks share statistics and exchange them over it. Nothing else may use it while
+/// forward or backward run. It may be a subgroup, duplicate(*world, "batch norm"), or the world
+/// that was given to parallelize(), because engines communicate over groups of their own. All
+/// layers of a model, and its clones, may share one group. Layers keep the group alive. A null
+/// group throws c10::Error.
 ///
 /// In training, forward is collective over the group (an all-gather of 2 C + 1 fp64 numbers, C =
 /// num_features: count, means, sums of squared deviations), and so is backward unless the input
 /// needs no gradient (an all-reduce of 2 C fp64 numbers). Blocking. All ranks run the same layers
 /// in the same order, in forward, in backward and in what activation checkpointing runs again; the
-/// sizes of their batches may differ, and be zero: such a rank makes the same calls, with a loss
-/// that depends on its empty outputs. If a rank does not come, the others throw CommError at the
-/// group's time-out. If the number of channels differs, all ranks throw CommError at once; on CPUs
-/// also if the call differs. In eval mode and in a world of one the layer sends nothing and acts as
-/// BatchNorm.
+/// sizes of their batches may differ, and may be zero: a rank with an empty batch makes the same
+/// calls, with a loss that depends on its empty outputs. If a rank does not call the layer, the
+/// others throw CommError at the group's time-out. If ranks differ in the number of channels, all
+/// ranks throw CommError at once; on CPUs also if they run different layers. In eval mode and in a
+/// world of one the layer sends nothing and acts as BatchNorm.
 ///
-/// Statistics are taken in fp64 (fp32 sums of 16-bit inputs included), merged in rank order (Chan,
-/// Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances",
-/// 1979) and rounded once to the parameters' precision. Inputs: fp32, fp64, or bf16 and fp16 beside
-/// fp32 or 16-bit parameters; contiguous, channels-last or any strides; the output has the input's
-/// dtype and memory format. Gradients of weight and bias are those of this rank's samples; the
-/// engine averages them like all gradients. On a GPU the host waits for the statistics.
+/// Each rank takes the mean and variance of its own samples by LibTorch's kernels, which give fp64
+/// for fp64 inputs and fp32 for others. These are merged in fp64 and in rank order (Chan, Golub and
+/// LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979) and
+/// rounded once to the dtype in which they came. Inputs: fp32, fp64, or bf16 and fp16 beside fp32
+/// or 16-bit parameters; contiguous, channels-last or any strides; the output has the input's dtype
+/// and memory format. Gradients of weight and bias are those of this rank's samples; the engine
+/// averages them like all gradients. On a GPU the host waits for the statistics.
 ///
 /// Throws c10::Error if the input has another number of dimensions or channels (on this rank), if
 /// all batches together have fewer than two values per channel (on all ranks), and when backward is

@@ -68,7 +68,7 @@
 #include "tessera/step_result.h"
 #include "tessera/unit_plan.h"
 
-// Runs that resume after a kill.
+// Saving a run, and resuming it after a kill.
 #include "tessera/checkpoint.h"
 #include "tessera/checkpoints.h"
 #include "tessera/file_system.h"
@@ -79,7 +79,7 @@
 #include "tessera/distributed_sampler.h"
 #include "tessera/sampler_state.h"
 
-// What it costs, and what happened when.
+// What training costs in memory, and records of what happened when.
 #include "tessera/element_state.h"
 #include "tessera/memory_formula.h"
 #include "tessera/memory_meter.h"

@@ -65,7 +65,7 @@ class Trace {
   std::vector<std::unique_ptr<Slot[]>> blocks_;
   size_t kept_ = 0;
   int64_t dropped_ = 0;
-  std::deque<std::string> names_;  // a deque never moves its elements
+  std::deque<std::string> names_;  // spans point to these names; a deque never moves its elements
   std::unordered_map<std::string_view, uint32_t> number_of_name_;
 };
 

@@ -23,14 +23,16 @@ struct PlannedUnit {
   size_t index = 0;                ///< in its plan
   std::string name;                ///< "bucket 0", "layers.3", ...
   std::vector<size_t> parameters;  ///< indices into the ParameterTable, in buffer order
-  FlatLayout layout;               ///< its i-th parameter is parameters[i]; dtype of the parameters
+  /// The place of each of `parameters` in the unit's buffer, in the same order. The layout's dtype
+  /// is that of the parameters.
+  FlatLayout layout;
   UnitPrecision precision;
   UnitKind kind = UnitKind::kPlain;
 };
 
-/// Gives every trainable parameter a unit and a place in that unit, and frozen parameters too where
-/// they are split. Fixed when the model is parallelized: moving a parameter later would move
-/// optimizer state between ranks. Trainable units come first, frozen ones last.
+/// Gives every trainable parameter a unit and a place in that unit. Frozen parameters get a unit
+/// and a place, too, if they are split. Fixed when the model is parallelized: moving a parameter
+/// later would move optimizer state between ranks. Trainable units come first, frozen ones last.
 class UnitPlan {
  public:
   struct Place {
@@ -38,26 +40,30 @@ class UnitPlan {
     size_t position;  ///< index within PlannedUnit::parameters and its layout
   };
 
-  /// Each entry of `units` becomes a unit, in launch order. Every trainable parameter must occur
-  /// exactly once, frozen ones in units of kind kFrozen only, at the end; dtypes within a unit must
-  /// agree: TORCH_INTERNAL_ASSERT otherwise (the rules that make lists guarantee it).
+  /// What the constructor makes a unit of.
   struct Membership {
     std::string name;
     std::vector<size_t> parameters;
     UnitKind kind = UnitKind::kPlain;
   };
+  /// Makes a unit of each entry of `units`; the entries are in the order in which the first
+  /// backward reduces the units. Every trainable parameter must occur exactly once. Frozen
+  /// parameters may occur in units of kind kFrozen only, which come last. The parameters of a unit
+  /// must have one dtype. TORCH_INTERNAL_ASSERT otherwise: ddp/bucket_rule and fsdp/unit_membership
+  /// make no other lists.
   UnitPlan(const ParameterTable& table, std::vector<Membership> units, int slices,
            const Precision& precision = {});
 
   size_t size() const { return units_.size(); }
-  /// Returns how many units have gradients: units [0, trainable_size()).
+  /// Returns the number of units that have gradients. They are units [0, trainable_size()).
   size_t trainable_size() const { return trainable_size_; }
   const PlannedUnit& operator[](size_t unit) const { return units_[unit]; }
   std::vector<PlannedUnit>::const_iterator begin() const { return units_.begin(); }
   std::vector<PlannedUnit>::const_iterator end() const { return units_.end(); }
 
-  /// has_place(): true if parameter `parameter` of the table is in a unit; every trainable
-  /// parameter is. place(): its unit and position; asserts has_place().
+  /// has_place() returns true if parameter `parameter` of the table is in a unit; every trainable
+  /// parameter is. place() returns that unit and the parameter's position in it; it asserts
+  /// has_place().
   bool has_place(size_t parameter) const;
   Place place(size_t parameter) const;
 
@@ -65,8 +71,8 @@ class UnitPlan {
   /// table is used.
   bool is_used(size_t unit, const std::vector<uint8_t>& used) const;
 
-  /// Returns the sum of the units' padded sizes. If units differ in dtype, numel() adds elements of
-  /// different dtypes.
+  /// Return the sum of the units' padded sizes, in elements and in bytes. If units differ in dtype,
+  /// numel() adds elements of different dtypes.
   int64_t numel() const;
   int64_t bytes() const;
 

@@ -7,11 +7,11 @@
 
 namespace tessera {
 
-/// An average of the weights over a run's steps, kept beside the optimizer's states
-/// (Options::average): in the masters' dtype, split and saved like those states, updated right
-/// after each averaged step's update, while the new values are in the cache. It covers all
-/// trainable parameters, whether a step has used them or not; frozen parameters are their own
-/// average. Engine::begin_average() makes the model the average.
+/// An average of the weights over a run's steps (Options::average). It has the masters' dtype, and
+/// is split and saved like the optimizer's states. Each averaged step updates it right after the
+/// weights, while their new values are in the cache. It covers all trainable parameters, whether a
+/// step has used them or not; frozen parameters are their own average. Engine::begin_average()
+/// makes the model the average.
 ///
 /// The averaged steps are start_step, start_step + every, ... Only committed steps count
 /// (StepResult::step); skipped ones do not. The first averaged values become the average.

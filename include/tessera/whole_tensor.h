@@ -72,21 +72,23 @@ std::shared_ptr<const Algorithm> make_whole_tensor(ErasedForm form,
 ///         model, {AdamWOptions(3e-4),
 ///                 {{"matrices", is_matrix, whole_tensor<Shampoo>(ShampooOptions(0.1))}}}, ...);
 ///
-/// If the optimizer's state is split, each parameter has an owner among the ranks that split it.
-/// Parameters are assigned from the largest to the smallest, each to the rank with the fewest
-/// elements so far. In a step the owner reads the others' pieces of gradient and values and runs an
-/// Optimizer over the whole parameter in its own shape; the others then read their pieces of the
-/// new values. Only the owner has the parameter's states, which may have any sizes. If nothing is
-/// split, each rank updates all parameters in this way.
+/// If the optimizer's state is split, each parameter has an owner among the ranks over which the
+/// state is split. Parameters are assigned from the largest to the smallest, each to the rank with
+/// the fewest elements so far. In a step the owner reads the others' pieces of gradient and values
+/// and runs an Optimizer over the whole parameter in the parameter's own shape; the others then
+/// read their pieces of the new values. Only the owner has the parameter's states, which may have
+/// any sizes. If nothing is split, each rank updates all parameters in this way.
 ///
-/// The Optimizer is made for one step of one parameter from options, states and count. So an update
-/// may depend on all of the parameter, its gradient and states, the count and the options, but not
-/// on other parameters or on anything kept without a name. This call tries the optimizer out as
-/// elementwise() does (OptimizerProbe), on parameters of sizes [16, 12], [12, 20] and [130], or of
-/// `dimensions` dimensions, together and alone. States are saved by name under any strategy and
-/// world; the owner saves them. engine->optimizer() has the options, whose get_lr() and set_lr()
-/// must work. Local, throws nothing: parallelize() throws the problems found, on all ranks. An
-/// Optimizer that throws in a step fails the engine.
+/// For each step of each parameter a new Optimizer is made, from the options, the parameter's
+/// states and its number of updates. So an update may depend on the whole parameter, its gradient
+/// and states, the number of updates and the options, but not on other parameters or on anything
+/// kept without a name. This call tries the optimizer out as elementwise() does (OptimizerProbe),
+/// on parameters of sizes [16, 12], [12, 20] and [130], or, if the form sets `dimensions`, on two
+/// parameters of that many dimensions. It updates them twice: once all by one Optimizer, and once
+/// each by an Optimizer of its own. States are saved by name under any strategy and world; the
+/// owner saves them. engine->optimizer() has the options, whose get_lr() and set_lr() must work.
+/// Local, throws nothing: parallelize() throws the problems found, on all ranks. An Optimizer that
+/// throws in a step fails the engine.
 template <WholeTensorOptimizerType Optimizer>
 AlgorithmOptions whole_tensor(WholeTensorOptions<Optimizer> options,
                               OptimizerProbe probe = OptimizerProbe::kRun) {

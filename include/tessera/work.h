@@ -26,8 +26,8 @@ class Work {
   /// it has finished or failed.
   virtual bool wait_for(std::chrono::milliseconds longest);
 
-  /// Local. After wait(), returns the rank of the group that sent the received message; -1 for
-  /// anything but a receive.
+  /// Local. For a receive, once wait() has returned: returns which rank of the group sent the
+  /// message. For other calls: returns -1.
   virtual int source() const { return -1; }
 };
 

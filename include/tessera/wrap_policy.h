@@ -16,14 +16,15 @@ namespace tessera {
 /// policies; a default-constructed one means wrap_blocks(). For a rule of your own set `choose`, or
 /// use wrap_if(), which is simpler.
 struct WrapPolicy {
-  std::string name;  ///< for messages and comparison across ranks; an error without `choose`
+  /// For messages and comparison across ranks; a name without `choose` is an error.
+  std::string name;
 
   /// Returns names of modules ("layers.0"), one inner list per unit; an inner list of several
   /// modules makes one unit of them. A chosen module inside another chosen module makes its own
   /// unit, and the outer module keeps its other parameters. The order of the lists has no meaning.
-  /// Each name must be that of a module below the model that owns parameters, itself or below, and
-  /// occur once. Every rank must choose the same; parallelize compares the units. If it throws on a
-  /// rank, parallelize throws on all ranks.
+  /// Each name must occur once, and must be that of a module below the model; this module, or one
+  /// below it, must own parameters. Every rank must choose the same; parallelize compares the
+  /// units. If `choose` throws on a rank, parallelize throws on all ranks.
   std::function<std::vector<std::vector<std::string>>(const torch::nn::Module& model)> choose;
 };
 

@@ -21,17 +21,18 @@
 
 namespace tessera {
 
-/// The default: each direct child of a ModuleList or Sequential that owns parameters and has a
-/// sibling of the same type in that container, the outermost such container first. Modules inside a
-/// chosen child are not considered. A ModuleDict does not count as a container, but its children
-/// are searched: its entries are more often parts with different roles than repeated blocks.
+/// The default. Chooses each direct child of a ModuleList or Sequential if the child owns
+/// parameters and has a sibling of the same type in that container. Outer containers are searched
+/// before inner ones, and modules inside a chosen child are not considered. A ModuleDict does not
+/// count as a container, but its children are searched: its entries are more often parts with
+/// different roles than repeated blocks.
 ///
 ///   model: { embed: Embedding, layers: ModuleList { Block, Block, Block }, head: Linear }
 ///   units: layers.2, layers.1, layers.0, root (embed and head)
 WrapPolicy wrap_blocks();
 
-/// Chooses every module for which `accepts` returns true. `name` is the module's
-/// ("layers.0.attention"). Modules that own no parameters, neither themselves nor below, are not
+/// Chooses every module for which `accepts` returns true. `name`: the name of the module, such as
+/// "layers.0.attention". Modules that own no parameters, neither themselves nor below, are not
 /// asked about. An accepted module inside another accepted one makes its own unit. `rule` names the
 /// rule in messages and is compared across ranks. Throws c10::Error if `accepts` is empty or, later
 /// in parallelize, if nothing is accepted (use wrap_whole() if that is intended).
@@ -45,18 +46,20 @@ WrapPolicy wrap_if(
 
 /// Chooses every module that has one of these types or derives from one of them, nested modules
 /// included. A type is the module's or its holder's: torch::nn::Linear and torch::nn::LinearImpl
-/// mean the same. An error in parallelize if the model has none that owns parameters.
+/// mean the same. parallelize throws c10::Error if the model has no such module that owns
+/// parameters.
 ///
 ///   options.wrap = tessera::wrap_by_type<torch::nn::TransformerEncoderLayer>();
 template <typename... Modules>
 WrapPolicy wrap_by_type();
 
 /// Chooses, from the leaves upwards, every module with at least `least_numel` parameter elements
-/// that no chosen module below it owns; so units have about that size or more, for any model. Never
-/// a ModuleList or ModuleDict; never a part of a MultiheadAttention, whose parameters one operator
-/// reads together. An element counts for a module if all names of its parameter lie in that module.
-/// The rest joins the next chosen module above, or the root. Throws c10::Error unless least_numel
-/// is 1 or more. Source: PyTorch's size_based_auto_wrap_policy; unlike that one, it makes a large
+/// that no chosen module below it owns; so units have about that size or more, for any model. It
+/// never chooses a ModuleList or ModuleDict, nor a part of a MultiheadAttention, because one
+/// operator reads all of its parameters together. An element counts for a module if all names of
+/// its parameter lie in that module. Elements that do not count for a chosen module join the next
+/// chosen module above, or the root. Throws c10::Error unless least_numel is 1 or more. Source:
+/// PyTorch's size_based_auto_wrap_policy; unlike that policy, this one makes a large
 /// MultiheadAttention a unit.
 ///
 ///   options.wrap = tessera::wrap_by_size(10'000'000);  // 40 MB of float each, or more
@@ -69,8 +72,9 @@ WrapPolicy wrap_by_size(int64_t least_numel);
 ///   options.wrap = tessera::wrap_modules({{"encoder"}, {"decoder.0", "decoder.1"}});
 WrapPolicy wrap_modules(std::vector<std::vector<std::string>> units);
 
-/// One root unit of everything: parameters are split between steps and whole within one. For models
-/// that fit, where the optimizer state and gradients do not.
+/// Makes one root unit of everything: parameters are split between steps and whole during a step.
+/// For models whose parameters fit into the memory of a rank, but whose optimizer state and
+/// gradients do not.
 WrapPolicy wrap_whole();
 
 // Implementation only below.

@@ -6,8 +6,8 @@
 
 namespace tessera::internal {
 
-/// Returns the numbers in `given`, which is of type Options: AdamOptions, or a type with the same
-/// names.
+/// Returns the numbers in `given`, which is of type Options: AdamOptions, or a type with accessors
+/// of the same names. amsgrad() may be missing.
 template <typename Options>
 AdamHyperParameters adam_hyper_parameters(const torch::optim::OptimizerOptions& given) {
   const auto& options = static_cast<const Options&>(given);

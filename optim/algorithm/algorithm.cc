@@ -28,7 +28,8 @@ std::string digits_of(double value) {
 
 bool HyperParameterField::allows(double value) const {
   if (is_switch) return value == 0.0 || value == 1.0;
-  constexpr double kMostWhole = 9007199254740992.0;  // 2^53: doubles have all integers up to it
+  // 2^53: a double can hold every integer up to it.
+  constexpr double kMostWhole = 9007199254740992.0;
   if (is_whole && (value != std::trunc(value) || std::abs(value) > kMostWhole)) return false;
   return std::isfinite(value) && value >= begin && value < end;
 }

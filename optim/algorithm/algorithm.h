@@ -23,14 +23,16 @@ namespace tessera::internal {
 class ElementUpdate;
 class WholeUpdate;
 
-/// One hyper-parameter of an algorithm: its place in the options and its allowed values, begin <=
-/// value < end. `begin` is infinite where any finite value is allowed, and 0 where only `end` is
-/// infinite. A switch is 1 or 0, and may choose which states exist, as the type of the options
-/// does. Checks, comparisons between ranks, saved states and messages use this description.
+/// One hyper-parameter of an algorithm: how to read and write it in the options, and its allowed
+/// values, begin <= value < end. `begin` is -infinity if there is neither a lower nor an upper
+/// bound, and 0 if there is only a lower one. A switch is 1 or 0. If chooses_states is true, the
+/// value decides which states exist. Checks, comparisons between ranks, saved states and messages
+/// use this description.
 struct HyperParameterField : ErasedForm::Number {
   using Options = torch::optim::OptimizerOptions;
 
-  /// A number to which access(options) returns a reference; access([const] Type&) has no captures.
+  /// Describes a number. `access` must be a lambda without captures: access(options) returns a
+  /// reference to the number, for options of type `Type&` and `const Type&`.
   template <typename Type, typename Access>
   static HyperParameterField number(const char* name, Access /*access*/,
                                     double end = std::numeric_limits<double>::infinity()) {
@@ -44,7 +46,7 @@ struct HyperParameterField : ErasedForm::Number {
              .read = &read_by<Type, Access>,
              .write = &write_by<Type, Access>}};
   }
-  /// A bool to which access(options) returns a reference.
+  /// Describes a switch in the same way: a bool, or an enum whose values are 0 and 1.
   template <typename Type, typename Access>
   static HyperParameterField toggle(const char* name, Access access, bool chooses_states = false) {
     HyperParameterField field = number<Type>(name, access, /*end=*/2);
@@ -60,9 +62,9 @@ struct HyperParameterField : ErasedForm::Number {
   bool allows(double value) const;
   /// Returns what is wrong with `value`, "<name>: got X, expected Y"; "" if nothing.
   std::string problem(double value) const;
-  /// "lr 0.001" with all digits; for a switch its name if it is on, else "".
+  /// Returns "lr 0.001", with all digits; for a switch, returns its name if it is on, else "".
   std::string text(double value) const;
-  /// Returns a word that is equal for equal values only.
+  /// Returns 64 bits that are equal for two values only if the values are equal.
   int64_t word(double value) const;
 
  private:
@@ -107,15 +109,16 @@ using AllocateState = std::function<at::Tensor(int64_t numel, at::ScalarType dty
 /// optimizer. Besides `states`, every algorithm keeps the number of updates of each parameter.
 struct Algorithm {
   std::string name;          ///< "AdamW"
-  std::string options_name;  ///< of the options' type, for messages: "AdamWOptions"
-  /// Returns true if the options are of that type. The functions below get only such options.
+  std::string options_name;  ///< name of the options' type, for messages: "AdamWOptions"
+  /// Returns true if the options are of the type `options_name`. The functions below get only such
+  /// options.
   bool (*accepts)(const torch::optim::OptimizerOptions& options);
   std::vector<HyperParameterField> hyper_parameters;
   std::vector<StateField> states;
-  /// Other settings that must be equal on all ranks; "" for none.
+  /// A text of other settings that must be equal on all ranks; "" for none.
   std::string note = "";
-  /// Returns what is wrong with a combination of values in range, "<name>: got X, expected Y"; ""
-  /// if nothing. Null: all combinations are allowed.
+  /// Returns what is wrong with a combination of values, each of which is in range: "<name>: got X,
+  /// expected Y"; "" if nothing. Null: all combinations are allowed.
   std::function<std::string(const torch::optim::OptimizerOptions& options)> conflict = nullptr;
   /// Tests, once per engine, whether updates with `options` do what the library relies on. Returns
   /// what is wrong; "" if nothing. Null for the library's own algorithms.
@@ -126,8 +129,8 @@ struct Algorithm {
   /// Makes the WholeUpdate that follows the ElementUpdate: Note [Whole tensors] in whole_update.h.
   /// Null: the algorithm is elementwise.
   std::function<std::unique_ptr<WholeUpdate>()> make_whole = nullptr;
-  /// The states that the owner of a parameter of `sizes` keeps whole. May throw c10::Error. Null:
-  /// none.
+  /// Returns the states that the owner of a parameter of `sizes` keeps whole. May throw c10::Error.
+  /// Null: there are no such states.
   std::function<std::vector<WholeState>(const torch::optim::OptimizerOptions& options,
                                         at::IntArrayRef sizes)>
       whole_states = nullptr;
@@ -145,7 +148,7 @@ struct Algorithm {
   std::string line_of(const torch::optim::OptimizerOptions& options) const;
 };
 
-/// For Algorithm::accepts.
+/// Returns true if `options` are of type `Type`. For Algorithm::accepts.
 template <typename Type>
 bool has_type(const torch::optim::OptimizerOptions& options) {
   return dynamic_cast<const Type*>(&options) != nullptr;

@@ -9,14 +9,15 @@
 
 namespace tessera::internal {
 
-/// An algorithm for the kernels of devices.
+/// Describes an algorithm to the GPU kernels.
 struct DeviceRule {
   cuda::Rule rule;
-  /// Writes the options' present numbers into `to`.
+  /// Writes the numbers that `options` have now into to.numbers.
   void (*write)(const torch::optim::OptimizerOptions& options, cuda::GroupNumbers& to);
 };
 
-/// The rule whose numbers kNumbersOf(options) returns: the HyperParameters of its formula.
+/// Returns the DeviceRule for `rule`. kNumbersOf(options) returns the HyperParameters struct of the
+/// rule's formula.
 template <auto kNumbersOf>
 DeviceRule device_rule(cuda::Rule rule) {
   return {.rule = rule,

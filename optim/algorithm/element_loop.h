@@ -5,8 +5,8 @@
 namespace tessera::internal {
 
 /// Calls element(i) for i in [0, numel), in blocks whose length the compiler knows, so that it
-/// vectorises them. No element may depend on another. `element` is a lambda marked always_inline;
-/// the caller is compiled for its targets (TESSERA_FMA_TARGETS).
+/// vectorises them. No element may depend on another. `element` is a lambda marked always_inline,
+/// so that it is compiled for the targets of the function that calls this (vector_targets.h).
 template <typename Element>
 [[gnu::always_inline]] inline void for_each_element(int64_t numel, const Element& element) {
   constexpr int64_t kBlock = 64;

@@ -17,7 +17,7 @@ namespace tessera::internal {
 class ElementUpdate {
  public:
   using Options = torch::optim::OptimizerOptions;
-  /// The most states that an algorithm has.
+  /// The largest number of states that an algorithm may have.
   static constexpr size_t kMaxStates = 8;
 
   ElementUpdate() = default;
@@ -25,11 +25,12 @@ class ElementUpdate {
   ElementUpdate(const ElementUpdate&) = delete;
   ElementUpdate& operator=(const ElementUpdate&) = delete;
 
-  /// Returns true if an update with these options counts as a step of the parameter.
+  /// Returns true if an update with these options raises the parameter's step count.
   virtual bool is_counted(const Options& /*options*/) const { return true; }
-  /// Prepares the following calls of apply() for `parameter` of the table. `step` is the
-  /// parameter's update count, including this update. `options` must not change before the last of
-  /// these apply() calls. The library's own algorithms allocate nothing, here and in apply().
+  /// Prepares the following calls of apply() for parameter number `parameter` of the
+  /// ParameterTable. `step` is the parameter's update count, including this update. `options` must
+  /// not change before the last of these apply() calls. The library's own algorithms allocate
+  /// nothing, here and in apply().
   virtual void prepare(size_t parameter, const Options& options, int64_t step,
                        double gradient_scale) = 0;
   /// Updates `numel` elements of `parameter`. `states` has one array for each of Algorithm::states,
@@ -40,19 +41,20 @@ class ElementUpdate {
                      std::span<void* const> states, int64_t numel) const = 0;
 };
 
-/// All that differs between algorithms is in `Update`:
-///   Options       the type of its options
+/// The ElementUpdate of one algorithm. `Update` has these static members:
+///   Options       the type of the algorithm's options
 ///   Coefficients  the numbers that an element's update needs, per parameter and step
-///   kStates       how many states the algorithm has, all in the values' dtype with one value per
-///                 element, unless apply() takes them as they are
-///   is_counted(options)      only if not every update counts
-///   coefficients(options, step, gradient_scale)
-///   apply(T* values, const T* gradient, const std::array<T*, kStates>& states, numel,
-///         coefficients)     for float and double; or with std::span<void* const> states
+///   kStates       how many states the algorithm has
+///   is_counted(options)      like ElementUpdate's; may be missing if every update is counted
+///   coefficients(options, step, gradient_scale)  returns the Coefficients
+///   apply(values, gradient, states, numel, coefficients)
+///                 updates the elements, with T* values and const T* gradient for T = float and
+///                 double. `states` is a const std::array<T*, kStates>& if every state has the
+///                 values' dtype and one value per element, else a std::span<void* const>.
 template <typename Update>
 class ElementUpdateBy final : public ElementUpdate {
  public:
-  /// For a table of `parameters` parameters.
+  /// `parameters`: the number of parameters in the ParameterTable.
   explicit ElementUpdateBy(size_t parameters) : coefficients_(parameters) {
     static_assert(Update::kStates <= kMaxStates);
   }
@@ -99,7 +101,7 @@ class ElementUpdateBy final : public ElementUpdate {
   std::vector<typename Update::Coefficients> coefficients_;  // per entry of the table
 };
 
-/// For Algorithm::make_update.
+/// Makes an ElementUpdateBy<Update>. For Algorithm::make_update.
 template <typename Update>
 std::unique_ptr<ElementUpdate> make_element_update(size_t parameters) {
   return std::make_unique<ElementUpdateBy<Update>>(parameters);

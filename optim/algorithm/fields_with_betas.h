@@ -9,8 +9,8 @@
 
 namespace tessera::internal {
 
-/// The hyper-parameters of AdamOptions, and of options that are named alike but may lack eps and
-/// amsgrad.
+/// Returns the hyper-parameters of AdamOptions, or of another options type with the same names,
+/// which may lack eps and amsgrad.
 template <typename Options>
 std::vector<HyperParameterField> fields_with_betas() {
   using Field = HyperParameterField;
@@ -34,7 +34,7 @@ std::vector<HyperParameterField> fields_with_betas() {
   return fields;
 }
 
-/// For StateField::is_used.
+/// Returns true if the options switch AMSGrad on. For StateField::is_used.
 template <typename Options>
 bool is_amsgrad(const torch::optim::OptimizerOptions& options) {
   return static_cast<const Options&>(options).amsgrad();

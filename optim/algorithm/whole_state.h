@@ -14,10 +14,10 @@
 
 namespace tessera::internal {
 
-/// A state of one parameter that is kept whole, by the parameter's owner: of any sizes, unlike an
-/// ElementState.
+/// A state of one parameter that the parameter's owner keeps whole. Unlike an ElementState it may
+/// have any sizes.
 struct WholeState {
-  size_t number;     ///< among the states that the algorithm may have
+  size_t number;     ///< index among the states that the algorithm may have
   std::string name;  ///< what a StateDict calls it
   std::vector<int64_t> sizes;
   std::optional<c10::ScalarType> dtype;  ///< nullopt: the masters' dtype

@@ -20,7 +20,8 @@ namespace {
 
 using torch::optim::AdamOptions;
 
-/// `maximum`: the largest second moments, used only under AMSGrad.
+/// Updates `numel` elements in place. `maximum`: the largest second moments so far, used only under
+/// AMSGrad.
 template <bool kDecays, bool kAmsgrad, typename T>
 [[gnu::always_inline]] inline void adam_update_of(T* values, const T* gradient, T* moment1,
                                                   T* moment2, T* maximum, int64_t numel,

@@ -36,7 +36,7 @@ struct AdamwUpdate {
   template <typename T>
   static void apply(T* values, const T* gradient, const std::array<T*, kStates>& states,
                     int64_t numel, const Coefficients& coefficients) {
-    // A group that has switched AMSGrad off leaves its maxima alone.
+    // If the options have AMSGrad switched off, maxima that are still kept are left alone.
     adamw_update(values, gradient, states[0], states[1],
                  coefficients.is_amsgrad ? states[2] : nullptr, numel, coefficients.numbers);
   }

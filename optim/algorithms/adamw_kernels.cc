@@ -6,7 +6,8 @@ namespace tessera::internal {
 
 namespace {
 
-// Inlined into each of the functions below, to be compiled for their targets.
+// These functions are inlined into adamw_update() below, so that they are compiled for each
+// instruction set that it is compiled for.
 
 template <typename T>
 [[gnu::always_inline]] inline void plain_update(T* __restrict values, const T* __restrict gradient,

@@ -69,7 +69,8 @@ TESSERA_FMA_TARGETS void muon_direction(double* direction, const double* gradien
   muon_direction_of(direction, gradient, momentum, numel, by);
 }
 
-/// Updates momentum_buffer and writes the direction where other updates write values.
+/// Updates momentum_buffer and computes the direction. apply() writes it to its first array, in
+/// which elementwise algorithms leave the new values.
 struct MuonDirection {
   using Options = MuonOptions;
   using Coefficients = MuonCoefficients;
@@ -89,7 +90,7 @@ struct MuonDirection {
   }
 };
 
-/// values * decay - rate * result.
+/// Replaces `values` by values * decay - rate * result.
 template <typename T>
 [[gnu::always_inline]] inline void muon_apply_of(T* values, const T* result, int64_t numel, T decay,
                                                  T rate) {

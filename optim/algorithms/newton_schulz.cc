@@ -57,8 +57,8 @@ void NewtonSchulz::apply(const at::Tensor& matrix, const at::Tensor& scratch) co
 
   ScratchParts parts(is_in_bfloat16 ? scratch.view(at::kBFloat16) : scratch);
   const at::Tensor first = parts.take({rows, cols}, matrix.strides());
-  // The iteration alternates between `next` and `other`, the memory of `first` as a contiguous
-  // matrix.
+  // `other` is a contiguous matrix in the memory of `first`. The iteration writes its results to
+  // `next` and to `other` in turn.
   at::Tensor other = at::as_strided(first, {m, n}, {n, 1}, first.storage_offset());
   at::Tensor next = parts.take({m, n}, {n, 1});
   at::Tensor gram = parts.take({m, m}, {m, 1});

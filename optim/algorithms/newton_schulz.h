@@ -15,13 +15,13 @@ struct NewtonSchulz {
   double eps;           ///< lower bound of the norm by which the matrix is first divided
   bool is_in_bfloat16;  ///< false: in the matrix's dtype
 
-  /// Elements of scratch memory for a matrix.
+  /// Returns how many elements of scratch memory apply() needs for a [rows, cols] matrix.
   static int64_t scratch_numel(int64_t rows, int64_t cols);
 
   /// Replaces `matrix` [rows, cols], Float or Double in dense memory with any strides, by the
-  /// iteration's result: the operations of torch.optim.Muon, with their bits. `scratch`: at least
-  /// scratch_numel() elements of the matrix's dtype, one-dimensional. Allocates nothing but what
-  /// LibTorch's operators do inside (docs/optimizers.md).
+  /// iteration's result. Runs the operations of torch.optim.Muon and gets their bits. `scratch`: at
+  /// least scratch_numel() elements of the matrix's dtype, one-dimensional. Allocates nothing but
+  /// what LibTorch's operators do inside (docs/optimizers.md).
   void apply(const at::Tensor& matrix, const at::Tensor& scratch) const;
 };
 

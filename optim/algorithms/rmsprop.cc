@@ -19,9 +19,9 @@ using torch::optim::RMSpropOptions;
 
 template <typename T>
 struct RmspropStates {
-  T* square;    // mean of the squares
-  T* momentum;  // null without
-  T* mean;      // of the gradient; null unless centered
+  T* square;    // mean of the gradients' squares
+  T* momentum;  // null if no momentum is kept
+  T* mean;      // mean of the gradients; null unless centered
 };
 
 template <bool kDecays, bool kCentered, bool kMomentum, typename T>

@@ -17,8 +17,8 @@ namespace {
 
 using torch::optim::SGDOptions;
 
-/// Updates elements [0, numel). Without momentum `momentum` may be null. Inlined into each of the
-/// functions below, to be compiled for their targets.
+/// Updates elements [0, numel). Under kNone `momentum` may be null. Inlined into both overloads of
+/// sgd_update() below, so that it is compiled for each instruction set that they are compiled for.
 template <bool kDecays, SgdMomentum kMomentum, bool kNesterov, typename T>
 [[gnu::always_inline]] inline void sgd_elements(T* __restrict values, const T* __restrict gradient,
                                                 T* __restrict momentum, int64_t numel,
@@ -111,7 +111,8 @@ struct SgdUpdate {
   }
 };
 
-/// Returns the error for Nesterov options that torch::optim::SGD refuses, too; "" if there is none.
+/// Returns an error if the options ask for Nesterov momentum without momentum or with dampening,
+/// which torch::optim::SGD refuses, too; "" if they do not.
 std::string nesterov_conflict(const torch::optim::OptimizerOptions& options) {
   const auto& sgd = static_cast<const SGDOptions&>(options);
   if (!sgd.nesterov() || (sgd.momentum() > 0.0 && sgd.dampening() == 0.0)) return "";

@@ -28,7 +28,8 @@ absl::StatusOr<std::shared_ptr<const Api>> load_api(const EnvironmentLookup& loo
   EntryPoints entries(*library);
   entries.require(api->interface_version, "tessera_cuda_interface_version");
   if (api->interface_version != nullptr) {
-    // A module of another version may lack entry points, too; its version is the reason to report.
+    // The version is compared before the other entry points are looked up: a module of another
+    // version may lack some of them, too, and then its version is the reason to report.
     if (const int version = api->interface_version(); version != kInterfaceVersion) {
       return other_interface(kModule, api->path, version, kInterfaceVersion);
     }

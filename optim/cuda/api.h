@@ -13,7 +13,7 @@ namespace tessera::internal::cuda {
 /// The entry points of one libtessera_cuda.so; abi.h says what each does. Never unloaded: kernels
 /// may be in flight.
 struct Api {
-  std::string path;  ///< what was loaded
+  std::string path;  ///< path of the library that was loaded
 
   decltype(&tessera_cuda_interface_version) interface_version;
   decltype(&tessera_cuda_error_text) error_text;

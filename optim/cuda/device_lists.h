@@ -12,11 +12,12 @@
 
 namespace tessera::internal::cuda {
 
-/// Lists of items in the device's memory, uploaded once. An item has a multiple of 8 bytes.
+/// Lists of items in the device's memory, uploaded once. The size of an item is a multiple of 8
+/// bytes.
 template <typename Item>
 class DeviceLists {
  public:
-  /// Queues one copy on the device's current stream. Local.
+  /// Queues one copy of all lists on the device's current stream. Local.
   DeviceLists(Device& device, const std::vector<std::vector<Item>>& lists) {
     for (const std::vector<Item>& list : lists) {
       begins_.push_back(begins_.back() + static_cast<int64_t>(list.size()));
@@ -39,7 +40,7 @@ class DeviceLists {
   }
   int64_t count(size_t list) const { return begins_[list + 1] - begins_[list]; }
 
-  /// Returns the bytes of device memory.
+  /// Returns how many bytes of device memory the lists take.
   int64_t bytes() const { return static_cast<int64_t>(on_device_.nbytes()); }
 
  private:

@@ -32,12 +32,14 @@ __global__ void __launch_bounds__(kBlockThreads)
   count_body(gradient, pieces, piece_count, this_block(), this_thread(), sink);
 }
 
-/// Eight neighbouring threads are the lanes of a block of squares.
+/// The `lanes` of square_body(): a group of kSquareLanes neighbouring threads, each of which sums
+/// one lane of a 64-element block.
 struct WarpLanes {
   template <typename Gradient>
   __device__ double sum(const Gradient* block, int numel) const {
     const int lane = static_cast<int>(threadIdx.x) % kSquareLanes;
-    // The thread groups of a warp may work on different blocks.
+    // Only the threads of this group take part in the shuffles, because other groups of the warp
+    // may be at another block.
     const unsigned group = 0xFFU << (threadIdx.x % 32 / kSquareLanes * kSquareLanes);
     double sum = square_lane(block, numel, lane);
     for (int distance = 1; distance < kSquareLanes; distance *= 2) {

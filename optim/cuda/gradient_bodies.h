@@ -26,7 +26,7 @@ struct AccumulateVisitor {
   }
 };
 
-/// tessera_cuda_accumulate for one thread of the launch.
+/// Does one thread's share of tessera_cuda_accumulate.
 template <typename Gradient>
 TESSERA_DEVICE_CODE inline void accumulate_body(float* sum, const Gradient* gradient, int64_t numel,
                                                 Worker thread) {
@@ -47,7 +47,7 @@ struct CastVisitor {
   }
 };
 
-/// tessera_cuda_cast for one thread of the launch.
+/// Does one thread's share of tessera_cuda_cast.
 template <typename Target>
 TESSERA_DEVICE_CODE inline void cast_body(Target* target, const float* values, int64_t numel,
                                           Worker thread) {
@@ -68,9 +68,9 @@ struct CountVisitor {
   }
 };
 
-/// tessera_cuda_count_non_finite for one thread: blocks take pieces in turn, the threads of a block
-/// share a piece. `sink.add(parameter, amount)`, an atomic addition, is called only if something is
-/// found.
+/// Does one thread's share of tessera_cuda_count_non_finite: thread blocks take pieces in turn, and
+/// the threads of a block share a piece. `sink.add(parameter, amount)`, an atomic addition, is
+/// called only if the thread finds NaN or infinite elements.
 template <typename Gradient, typename Sink>
 TESSERA_DEVICE_CODE inline void count_body(const Gradient* gradient, const Piece* pieces,
                                            int64_t piece_count, Worker block, Worker thread,
@@ -86,18 +86,18 @@ TESSERA_DEVICE_CODE inline void count_body(const Gradient* gradient, const Piece
 
 // --- Squares ---
 
-/// Like core/step/grad_norm_kernels, forms the square sum of a block in 8 lanes, element i in lane
-/// i % 8. Here each lane is a thread, so that a warp reads whole sectors.
+/// The sum of squares of a 64-element block is formed in 8 lanes, with element i in lane i % 8, as
+/// in core/step/grad_norm_kernels. Here each lane is a thread, so that a warp reads whole sectors.
 inline constexpr int kSquareBlockElements = 64;
 inline constexpr int kSquareLanes = 8;
 
-/// Returns the sum of squares in lane `lane` of a block of `numel` elements.
+/// Returns the sum of squares of the elements in lane `lane` of a block of `numel` elements.
 template <typename Gradient>
 TESSERA_DEVICE_CODE inline double square_lane(const Gradient* block, int numel, int lane) {
   constexpr int kRounds = kSquareBlockElements / kSquareLanes;
   double sum = 0.0;
   if (numel == kSquareBlockElements) {
-    Gradient elements[kRounds];  // all loads before the first use
+    Gradient elements[kRounds];  // all are loaded before the first one is used
     for (int i = 0; i < kRounds; ++i) elements[i] = block[i * kSquareLanes + lane];
     for (int i = 0; i < kRounds; ++i) {
       const double value = widen(elements[i]);
@@ -148,10 +148,11 @@ class ExactWindow {
   int64_t high_ = 0;
 };
 
-/// tessera_cuda_add_squares for one thread: thread blocks take pieces in turn, and groups of
-/// kSquareLanes threads take the 64-element blocks of a piece in turn. `lanes.sum(block, numel)` is
-/// the sum of the group's square_lane()s as ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)); one thread
-/// of a group leads.
+/// Does one thread's share of tessera_cuda_add_squares: thread blocks take pieces in turn, and
+/// groups of kSquareLanes threads take the 64-element blocks of a piece in turn. `lanes.sum(block,
+/// numel)` adds the square_lane()s of the group's threads 0 to 7 as ((0 + 1) + (2 + 3)) + ((4 + 5)
+/// + (6 + 7)). `lanes.leads()` is true in the one thread of a group that adds this sum to the
+/// total.
 template <typename Gradient, typename Lanes, typename Sink>
 TESSERA_DEVICE_CODE inline void square_body(const Gradient* gradient, const Piece* pieces,
                                             int64_t piece_count, Worker block, Worker group,

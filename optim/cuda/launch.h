@@ -12,11 +12,12 @@
 namespace tessera::internal::cuda {
 
 inline constexpr unsigned kBlockThreads = 256;
-/// A processor runs 5 to 8 blocks at once. With several waves, the last wave, which is not full, is
-/// a small part of the time.
+/// The most blocks that a launch has for each multiprocessor, which runs 5 to 8 of them at once. So
+/// there are several waves of blocks, and the last wave, which may not fill the GPU, is a small
+/// part of the time.
 inline constexpr int64_t kBlocksPerProcessor = 32;
 
-/// Returns the number of blocks for `jobs`, which each block takes one at a time.
+/// Returns the number of blocks to launch for `jobs` jobs. A block takes one job at a time.
 inline unsigned blocks_for(int64_t jobs) {
   int device = 0;
   int processors = 1;
@@ -27,13 +28,14 @@ inline unsigned blocks_for(int64_t jobs) {
   return static_cast<unsigned>(jobs < most ? jobs : most);
 }
 
-/// Returns the number of blocks for `numel` elements in packs, one pack per thread at a time.
+/// Returns the number of blocks to launch for `numel` elements, if each thread takes one pack at a
+/// time.
 inline unsigned blocks_for_elements(int64_t numel) {
   constexpr int64_t kBlockNumel = int64_t{kBlockThreads} * kPackNumel;
   return blocks_for((numel + kBlockNumel - 1) / kBlockNumel);
 }
 
-/// Queues the kernel and says whether that was possible.
+/// Queues the kernel. Returns the launch's cudaError_t, 0 if it was queued.
 template <typename... Parameters>
 int launch(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, void* stream,
            std::type_identity_t<Parameters>... arguments) {

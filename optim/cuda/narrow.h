@@ -5,8 +5,8 @@
 
 #include "tessera/core/numbers/device_code.h"
 
-// Elements of 16 bits without the headers of LibTorch or CUDA; the bits are those of c10's
-// conversions, on both sides.
+// Types for 16-bit elements and conversions to and from float, without the headers of LibTorch or
+// CUDA. On CPU and GPU the bits are those of c10's conversions.
 namespace tessera::internal::cuda {
 
 struct BFloat16 {
@@ -20,7 +20,8 @@ TESSERA_DEVICE_CODE inline float widen(float value) { return value; }
 TESSERA_DEVICE_CODE inline float widen(BFloat16 value) {
   return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16);
 }
-/// Both branches are computed: a number with its exponent moved, a denormal by subtraction.
+/// Computes a result for normal values, by moving the exponent, and one for denormal values, by a
+/// subtraction, and selects the one that applies.
 TESSERA_DEVICE_CODE inline float widen(Half value) {
   const uint32_t word = static_cast<uint32_t>(value.bits) << 16;
   const uint32_t sign = word & 0x80000000U;
@@ -31,8 +32,8 @@ TESSERA_DEVICE_CODE inline float widen(Half value) {
       sign | std::bit_cast<uint32_t>(twice < (uint32_t{1} << 27) ? denormal : usual));
 }
 
-/// Returns `value` rounded to the nearest T, ties to even. Values beyond the range become infinity;
-/// every NaN becomes the same NaN.
+/// Returns `value` rounded to the nearest T, ties to even. In the 16-bit types, values beyond the
+/// range become infinity, and NaNs lose their payload.
 template <typename T>
 TESSERA_DEVICE_CODE inline T narrow(float value);
 

@@ -12,7 +12,8 @@ struct DoubleDouble {
   double low;
 };
 
-/// Dekker's product: exact in its leading part, without fused multiply-adds.
+/// Returns the product, whose leading part is computed exactly by Dekker's algorithm, without fused
+/// multiply-adds.
 TESSERA_DEVICE_CODE inline DoubleDouble multiply(const DoubleDouble& a, const DoubleDouble& b) {
   constexpr double kSplitter = 134217729.0;  // 2^27 + 1
   const double scaled_a = kSplitter * a.high;
@@ -29,9 +30,10 @@ TESSERA_DEVICE_CODE inline DoubleDouble multiply(const DoubleDouble& a, const Do
   return {high, low - (high - product)};
 }
 
-/// Returns base^exponent for 0 <= base <= 1 and exponent >= 0, rounded to the nearest double except
-/// for ties in the 100th bit. std::pow may differ from this in the last bit, and the device's pow
-/// in the last two. Returns the same bits on the CPU and the GPU.
+/// Returns base^exponent for 0 <= base <= 1 and exponent >= 0. The result is computed to about 100
+/// bits and rounded to double, so it is the nearest double unless the exact power lies almost in
+/// the middle between two doubles. std::pow may differ from this in the last bit, and the device's
+/// pow in the last two. Returns the same bits on the CPU and the GPU.
 TESSERA_DEVICE_CODE inline double power_of(double base, int64_t exponent) {
   DoubleDouble result = {1.0, 0.0};
   DoubleDouble square = {base, 0.0};

@@ -11,8 +11,8 @@ namespace tessera::internal::cuda {
 /// Throws c10::Error with the module's error text unless `status`, which `function` returned, is 0.
 void require_queued(const Api& api, const char* function, int status);
 
-/// Makes `torch_device` the calling thread's current device for a scope. Makes no driver call if it
-/// is the current device already.
+/// Makes `torch_device` the calling thread's current device as long as this object lives. Makes no
+/// driver call if it is the current device already.
 class OnDevice {
  public:
   explicit OnDevice(at::Device torch_device) {

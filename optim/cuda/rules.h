@@ -15,15 +15,15 @@
 #include "tessera/optim/formulas/sgd_element.h"
 
 // The formulas of optim/formulas as the kernels call them. A rule has
-//   kStates                         as many states as its Algorithm, in that order
-//   Numbers                         of a group
-//   is_counted(numbers)             whether an update raises the parameter's step count
+//   kStates                         the number of its Algorithm's states; arrays follow their order
+//   Numbers                         the hyper-parameters of a parameter group
+//   is_counted(numbers)             returns true if an update raises the parameter's step count
 //   Scalars, scalars(numbers, step, gradient_scale)
 //                                   one parameter's numbers for its update number `step`
 //   element(value, gradient, states, scalars)
-//                                   one element's update in place
-// Choices that a formula makes at compile time on the CPU are made here per parameter; all threads
-// of a block share a parameter.
+//                                   updates one element in place
+// Choices that a formula makes at compile time on the CPU are made here at run time, per parameter:
+// a thread block updates a piece of one parameter, so all its threads choose alike.
 namespace tessera::internal::cuda {
 
 struct AdamwRule {
@@ -200,7 +200,8 @@ struct RmspropRule {
   }
 };
 
-/// Calls use(<a Rule's type>()); returns kRefusedArgument for a number that is no Rule.
+/// Calls use() with an object of the type that has `rule`; returns kRefusedArgument if `rule` is no
+/// Rule.
 template <typename Use>
 TESSERA_DEVICE_CODE inline int with_rule(Rule rule, const Use& use) {
   switch (rule) {
@@ -220,7 +221,7 @@ TESSERA_DEVICE_CODE inline int with_rule(Rule rule, const Use& use) {
   return kRefusedArgument;
 }
 
-/// A value kept in the bytes of GroupNumbers or ParameterUpdate.
+/// Read and write a value that is kept in the bytes of GroupNumbers or ParameterUpdate.
 template <typename Value, typename Bytes>
 TESSERA_DEVICE_CODE inline Value read_bytes(const Bytes& bytes) {
   static_assert(std::is_trivially_copyable_v<Value> && sizeof(Value) <= sizeof(Bytes));

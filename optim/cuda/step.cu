@@ -5,13 +5,14 @@
 namespace tessera::internal::cuda {
 namespace {
 
-/// Runs as one block, whose threads share the counts, because a table may have thousands of them.
+/// Runs as one block. Each thread adds up the counts of non-finite elements of some parameters,
+/// because a table may have thousands of parameters.
 __global__ void __launch_bounds__(kBlockThreads) decide_kernel(DecideArguments arguments) {
   __shared__ int64_t non_finite;
   if (threadIdx.x == 0) non_finite = 0;
   __syncthreads();
   const int64_t share = non_finite_share(arguments, this_thread());
-  if (share != 0) add_atomically(&non_finite, share);  // usually none
+  if (share != 0) add_atomically(&non_finite, share);  // usually 0
   __syncthreads();
   if (threadIdx.x == 0) *arguments.outcome = decide_body(arguments, non_finite);
 }

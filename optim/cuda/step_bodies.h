@@ -32,10 +32,11 @@ TESSERA_DEVICE_CODE inline bool is_agreed(const int64_t* words, int64_t world_si
   return true;
 }
 
-/// tessera_cuda_decide, for the one thread that does it; `non_finite` is the sum of all shares.
+/// Returns the outcome that tessera_cuda_decide stores. One thread calls this; `non_finite` is the
+/// sum of all threads' non_finite_share().
 TESSERA_DEVICE_CODE inline StepOutcome decide_body(const DecideArguments& arguments,
                                                    int64_t non_finite) {
-  int64_t own[kExactWords];  // exact_value uses them up
+  int64_t own[kExactWords];  // a copy, because exact_value() changes it
   for (size_t i = 0; i < kExactWords; ++i) own[i] = arguments.words[kSquaresAt + i];
   const double squares = exact_value(own);
   const double loss_scale = arguments.loss_scale == nullptr ? 1.0 : arguments.loss_scale->scale;
@@ -58,7 +59,8 @@ TESSERA_DEVICE_CODE inline StepOutcome decide_body(const DecideArguments& argume
   return outcome;
 }
 
-/// tessera_cuda_update_loss_scale: a refused step says nothing about the scale.
+/// Returns the loss scale after tessera_cuda_update_loss_scale. If a rank refused the step or ranks
+/// disagree, the scale stays, because such a step says nothing about gradients.
 TESSERA_DEVICE_CODE inline LossScaleState loss_scale_body(const LossScaleState& state,
                                                           const LossScaleRule& rule,
                                                           const StepOutcome& outcome) {

@@ -26,28 +26,30 @@ class StepDecision {
   /// Results of one step that are copied to the host.
   struct Reading {
     StepOutcome outcome;
-    LossScaleState scale;             ///< after the step; {1, 0} without a LossScale
-    std::vector<int64_t> non_finite;  ///< per parameter of the table: elements on all ranks
-    std::vector<uint8_t> used;        ///< per parameter: 1 if any rank used it
-    bool refused;                     ///< by any rank
-    bool agreed;                      ///< all ranks have the same hash
-    ExactSum squares;                 ///< of all ranks
+    LossScaleState scale;  ///< after the step; {1, 0} without a LossScale
+    /// Per parameter of the table: how many elements of its gradient are NaN or infinite, summed
+    /// over all ranks.
+    std::vector<int64_t> non_finite;
+    std::vector<uint8_t> used;  ///< per parameter: 1 if any rank used it
+    bool refused;               ///< true if any rank refused the step
+    bool agreed;                ///< true if all ranks have the same hash
+    ExactSum squares;           ///< sum of the gradient's squares over all ranks
   };
   /// How many readings may be under way at once.
   static constexpr size_t kReadings = 2;
 
-  /// `parameters`: how many the table has. `max_norm` may be infinite. Throws c10::Error for a
-  /// LossScale that LossScaler refuses.
+  /// `parameters`: the number of parameters in the table. `max_norm` may be infinite. Throws
+  /// c10::Error for a LossScale that LossScaler refuses.
   StepDecision(size_t parameters, double max_norm, std::optional<LossScale> loss_scale,
                std::shared_ptr<const Api> api, std::shared_ptr<Device> device);
 
-  /// Decides from `words`, StepSums::words() summed over the world's ranks, and updates the loss
-  /// scale as LossScaler does. The loss scale stays if a rank refuses or ranks disagree. Gradients
-  /// are divided by the loss scale and by `divisor`. Once per step.
+  /// Decides from `words`, which are StepSums::words() summed over all `world_size` ranks, and
+  /// updates the loss scale as LossScaler does. The loss scale stays if a rank refuses or ranks
+  /// disagree. Gradients are divided by the loss scale and by `divisor`. Once per step.
   void decide(const at::Tensor& words, int world_size, double divisor = 1.0);
 
-  /// Returns the result of the last decide(), on the device, for GpuOptimizer::advance(); the same
-  /// address always.
+  /// Returns the address in device memory to which every decide() writes its result. It never
+  /// changes. For GpuOptimizer::advance().
   const StepOutcome* outcome() const;
 
   /// Queues copies of the present result, loss scale and `words` to the host. May be called up to
@@ -63,14 +65,15 @@ class StepDecision {
   /// Continues with another loss scale. Throws c10::Error like LossScaler::load, or if there is no
   /// LossScale.
   void load(LossScaleState state);
-  /// Returns the loss scale, 0-d Double on the device. A view: an operator reads the scale of the
-  /// time at which it runs. For a loss of fp32 write loss * scale().to(loss.scalar_type()): two 0-d
-  /// tensors would make a Double. Throws c10::Error without a LossScale.
+  /// Returns the loss scale, 0-d Double on the device. This is a view of the memory that decide()
+  /// updates, so an operator reads the scale that is in force when the operator runs on the device.
+  /// For a loss of fp32 write loss * scale().to(loss.scalar_type()), because the product of two 0-d
+  /// tensors would be a Double. Throws c10::Error without a LossScale.
   at::Tensor scale() const;
 
  private:
   struct Readback {
-    at::Tensor numbers;  // result and scale
+    at::Tensor numbers;  // copy of StepDecision::numbers_
     at::Tensor words;
     std::shared_ptr<Event> is_there;
   };

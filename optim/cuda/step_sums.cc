@@ -14,7 +14,8 @@ namespace tessera::internal::cuda {
 namespace {
 
 constexpr int64_t kWordBytes = sizeof(int64_t);
-/// How many words write_own_words() writes from kRefusalsAt on.
+/// The number of words, beginning with word kRefusalsAt, that write_own_words() writes in one
+/// piece.
 constexpr int64_t kOwnWords = kNonFiniteAt - kRefusalsAt;
 
 /// Returns the pieces of parameters in `range` of a unit. Positions are counted from the start of
@@ -37,7 +38,8 @@ std::vector<std::vector<Piece>> piece_lists(const UnitPlan& plan, const RangeOf&
   return lists;
 }
 
-/// Called to initialise the first member, so that nothing is queued if this throws.
+/// Returns `api`, or throws c10::Error with the text of problem_of() if there is a problem. Called
+/// to initialise the first member, so that it throws before anything is queued.
 std::shared_ptr<const Api> checked(std::shared_ptr<const Api> api, const UnitPlan& plan,
                                    const SliceMap& slices) {
   const std::string problem = problem_of(plan, slices.world_size());
@@ -144,7 +146,8 @@ void StepSums::write_own_words(std::span<const uint8_t> used_here, uint64_t hash
   auto* words = upload.mutable_data_ptr<int64_t>();
   words[0] = refuses ? 1 : 0;
   constexpr int kHashBits = kAgreementPieces * kAgreementBits;
-  hash ^= hash >> kHashBits;  // no bit is lost
+  // The words hold only 60 of the hash's 64 bits, so its top 4 bits are mixed into the lowest 4.
+  hash ^= hash >> kHashBits;
   for (int piece = 0; piece < kAgreementPieces; ++piece) {
     const auto bits = static_cast<int64_t>(hash >> (piece * kAgreementBits) &
                                            ((uint64_t{1} << kAgreementBits) - 1));

@@ -20,10 +20,10 @@
 
 namespace tessera::internal::cuda {
 
-/// Returns why the kernels cannot train a plan, one line per unit "[optim] unit '<name>' <dtype>:
-/// got X, expected Y; <remedy>"; empty if nothing. Masters are Float; parameters, communication and
-/// reduced gradients Float, BFloat16 or Half; the world has at most kMaxRanks ranks. Local, equal
-/// on all ranks.
+/// Returns why the kernels cannot train a plan, one line per problem, such as "[optim] unit
+/// '<name>' master: got X, expected Y; <remedy>"; "" if they can. Masters must be Float;
+/// parameters, communication and reduced gradients must be Float, BFloat16 or Half; the world may
+/// have at most kMaxRanks ranks. Local, equal on all ranks.
 std::string problem_of(const UnitPlan& plan, int world_size);
 
 /// Collects on the device the numbers that the ranks add up before a step: the exact sum of the
@@ -35,31 +35,32 @@ std::string problem_of(const UnitPlan& plan, int world_size);
 class StepSums {
  public:
   /// Uploads where the pieces of parameters lie: 16 bytes for each 4096 elements of every unit and
-  /// of this rank's atom of every unit. Throws c10::Error with the text of problem_of(). All words
-  /// are 0, as after clear().
+  /// of this rank's atom of every unit. Throws c10::Error with the text of problem_of() if there is
+  /// a problem. All words are 0, as after clear().
   StepSums(const ParameterTable& table, const UnitPlan& plan, const SliceMap& slices,
            std::shared_ptr<const Api> api, std::shared_ptr<Device> device);
 
   /// Begins a step: sets all words to 0.
   void clear();
   /// Counts the NaN or infinite elements in the gradients that this rank produced for trainable
-  /// `unit`; `gradient_buffer`: [unit numel] of Float, BFloat16 or Half. One pass. Adds up over
-  /// calls.
+  /// `unit`. `gradient_buffer`: [unit numel] of Float, BFloat16 or Half. One pass. The counts of
+  /// several calls in a step are added.
   void count_non_finite(size_t unit, const at::Tensor& gradient_buffer);
-  /// Adds the squares of this rank's atom of trainable `unit`. `kept`: 1-d Float, BFloat16 or Half,
-  /// the mean gradient from element `begin` of the unit on, with all of the atom. One pass.
+  /// Adds the squares of this rank's atom of trainable `unit`. `kept`: 1-d Float, BFloat16 or Half;
+  /// the mean gradient from element `begin` of the unit on, which must contain all of the atom. One
+  /// pass.
   void add_squares(size_t unit, const at::Tensor& kept, int64_t begin);
   /// Writes this rank's own words. used_here[i] != 0: this rank used parameter i of the table.
-  /// `hash`: a hash of all that ranks must agree on. `refuses`: the step must not be made on any
-  /// rank. Call this once per step, after the other calls and before the SUM all_reduce of words()
-  /// in place.
+  /// `hash`: a hash of all that ranks must agree on. `refuses`: true if this rank refuses the step,
+  /// which then no rank applies. Call this once per step, after the other calls and before the SUM
+  /// all_reduce of words() in place.
   void write_own_words(std::span<const uint8_t> used_here, uint64_t hash, bool refuses);
 
   /// Returns [step_words(table size)] int64 on the device, always the same tensor.
   const at::Tensor& words() const { return words_; }
   /// Returns the part of words() that GpuOptimizer::advance() reads, on the device.
   const int64_t* used() const;
-  /// Returns the bytes of device memory.
+  /// Returns how many bytes of device memory this object takes.
   int64_t bytes() const;
 
  private:
@@ -69,10 +70,10 @@ class StepSums {
   const std::shared_ptr<Device> device_;
   const int64_t parameters_;
   std::vector<int64_t> unit_numels_;
-  std::vector<Range> atoms_;  // per unit, in its elements
+  std::vector<Range> atoms_;  // per unit: the range of its elements in this rank's atom
   at::Tensor words_;
   DeviceLists<Piece> unit_pieces_;
-  DeviceLists<Piece> atom_pieces_;  // counted from the atom's start
+  DeviceLists<Piece> atom_pieces_;  // per unit; Piece::begin counts from the atom's start
   Uploads uploads_;
 };
 

@@ -13,17 +13,19 @@ namespace tessera::internal::cuda {
 inline constexpr int64_t kSquaresAt = 0;
 /// The number of ranks that refuse the step.
 inline constexpr int64_t kRefusalsAt = static_cast<int64_t>(kExactWords);
-/// Pairs (h, h * h) of the pieces of a hash that must be equal on all ranks: by Cauchy and Schwarz
-/// the sums over N ranks have N * sum(h * h) == sum(h)^2 if and only if all h are equal.
+/// A pair (h, h * h) for each of the kAgreementPieces pieces h of a hash that must be equal on all
+/// ranks. By Cauchy and Schwarz the sums over N ranks have N * sum(h * h) == sum(h)^2 if and only
+/// if h is equal on all ranks.
 inline constexpr int64_t kAgreementAt = kRefusalsAt + 1;
 inline constexpr int kAgreementPieces = 3;
-inline constexpr int kAgreementBits = 20;  ///< of a piece
-/// Per parameter of the table: how many of its elements are NaN or infinite.
+inline constexpr int kAgreementBits = 20;  ///< number of bits of a piece
+/// One word per parameter of the table: how many elements of its gradient are NaN or infinite.
 inline constexpr int64_t kNonFiniteAt = kAgreementAt + 2 * kAgreementPieces;
-/// Up to this many ranks N * sum(h * h) fits into int64.
+/// The largest number N of ranks in a world. Up to this number N * sum(h * h) fits into int64.
 inline constexpr int kMaxRanks = 1024;
 
-/// After the counts, per parameter of the table: how many ranks used it.
+/// Returns where the use counts begin: one word per parameter of the table, the number of ranks
+/// that used that parameter. They follow the counts at kNonFiniteAt.
 TESSERA_DEVICE_CODE constexpr int64_t used_at(int64_t parameters) {
   return kNonFiniteAt + parameters;
 }

@@ -12,7 +12,7 @@
 
 namespace tessera::internal::cuda {
 
-/// tessera_cuda_advance for one thread of the launch.
+/// Does one thread's share of tessera_cuda_advance.
 TESSERA_DEVICE_CODE inline void advance_body(const AdvanceArguments& arguments, Worker thread) {
   const StepOutcome& outcome = *arguments.outcome;
   for (int64_t i = thread.index; i < arguments.count; i += thread.count) {
@@ -30,16 +30,17 @@ TESSERA_DEVICE_CODE inline void advance_body(const AdvanceArguments& arguments, 
   }
 }
 
-/// The arrays that an update reads and writes. Target is void if the new values are written to no
-/// other place.
+/// The arrays that an update reads and writes. Target is void if UpdateArguments::target is null:
+/// then the new values are written to `values` only.
 template <typename Rule, typename Gradient, typename Target>
 struct UpdateArrays {
   float* values;
   const Gradient* gradient;
-  float* states[Rule::kStates];  ///< null where there is none
+  float* states[Rule::kStates];  ///< null if the parameters do not have the state
   Target* target;
 
-  /// Returns the arrays of a piece.
+  /// Returns the arrays from the first element of a piece on: element `begin` of the slice, and the
+  /// piece's `places` in the states.
   TESSERA_DEVICE_CODE UpdateArrays from(int64_t begin, const StatePlaces& places) const {
     UpdateArrays later = {values + begin, gradient + begin, {}, nullptr};
     for (int i = 0; i < Rule::kStates; ++i) {
@@ -105,7 +106,7 @@ struct UpdateVisitor {
   }
 };
 
-/// Which pieces a launch updates: those of UpdateArguments.
+/// The pieces that a launch updates, and what belongs to them, as in UpdateArguments.
 struct UpdatePieces {
   const Piece* pieces;
   const StatePlaces* places;
@@ -113,7 +114,8 @@ struct UpdatePieces {
   const ParameterUpdate* updates;
 };
 
-/// tessera_cuda_update for one thread: blocks take pieces in turn, a block's threads share one.
+/// Does one thread's share of tessera_cuda_update: thread blocks take pieces in turn, and the
+/// threads of a block share a piece.
 template <typename Rule, typename Gradient, typename Target>
 TESSERA_DEVICE_CODE inline void update_body(const UpdateArrays<Rule, Gradient, Target>& arrays,
                                             const UpdatePieces& of, Worker block, Worker thread) {
@@ -128,8 +130,8 @@ TESSERA_DEVICE_CODE inline void update_body(const UpdateArrays<Rule, Gradient, T
   }
 }
 
-/// Calls launch(arrays, pieces) with the types that `by` names, and returns its result. Returns a
-/// kRefused... of abi.h if `by` names no type.
+/// Calls launch(arrays, pieces) with the rule and the dtypes that `by` names as template arguments,
+/// and returns its result. Returns a kRefused... of abi.h if `by` names no Rule or no Dtype.
 template <typename Launch>
 int with_update(const UpdateArguments& by, const Launch& launch) {
   const UpdatePieces pieces = {by.pieces, by.places, by.piece_count, by.updates};

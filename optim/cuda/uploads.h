@@ -22,10 +22,11 @@ class Uploads {
   /// Returns a buffer to write to, [words] int64 in memory from Device::allocate_on_host. Local,
   /// does not block.
   const at::Tensor& take();
-  /// Notes that the copies from the last buffer of take() are queued on `stream`.
+  /// To be called when the copies from the buffer of the last take() have been queued on `stream`:
+  /// the buffer is used again only after they have run.
   void queued(Stream& stream);
 
-  /// Returns the number of buffers: the most that were in flight at once.
+  /// Returns the number of buffers made so far, as many as have been in flight at once.
   size_t buffers() const { return buffers_.size(); }
 
  private:

@@ -41,7 +41,7 @@ TESSERA_DEVICE_CODE inline void store_pack(T* to, const Pack<T>& pack) {
 #endif
 }
 
-/// Returns true if element `index` of `array` begins a pack.
+/// Returns true if element `index` of `array` is aligned so that a pack can begin there.
 template <typename T>
 TESSERA_DEVICE_CODE inline bool begins_pack(const T* array, int64_t index) {
   return reinterpret_cast<uintptr_t>(array + index) % sizeof(Pack<T>) == 0;
@@ -55,8 +55,8 @@ struct PackRange {
   int64_t packs;
 };
 
-/// Returns the range of a job whose packs may begin where begin_packs(index) is true, so that packs
-/// are aligned in all arrays. If no offset aligns all arrays, the range has no packs.
+/// Splits [0, numel). begin_packs(index) tells whether `index` is aligned for packs in all arrays.
+/// If no offset aligns all arrays, the range has no packs.
 template <typename BeginPacks>
 TESSERA_DEVICE_CODE inline PackRange pack_range_where(int64_t numel,
                                                       const BeginPacks& begin_packs) {

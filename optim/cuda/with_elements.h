@@ -5,7 +5,8 @@
 
 namespace tessera::internal::cuda {
 
-/// Calls `use` with `data` as a pointer to elements of `dtype`.
+/// Returns use(`data` as a pointer to elements of `dtype`); kRefusedDtype if there is no such
+/// Dtype.
 template <typename Use>
 int with_elements(Dtype dtype, const void* data, const Use& use) {
   switch (dtype) {

@@ -7,15 +7,18 @@
 #include "tessera/optim/eight_bit/dynamic_code.h"
 #include "tessera/optim/eight_bit/kernels.h"
 
-// Updates of blocks, for any instructions that convert codes to numbers and back. A Codec has
-//   decode<Tree>(codes, scale, T* moment)      64 codes to 64 numbers
-//   encode<Tree>(values, inverse, codes)       and back; inverse: of the scale
-// All is inlined into functions that are compiled for their targets, and each Codec belongs to one
-// file, because code for wide instructions must not be linked into functions for others. Loops are
-// short and over elements of one width, so that the compiler vectorises them. Several blocks are
-// updated before the first one is quantised: a block has to wait for its largest magnitude, and the
-// processor works on other blocks meanwhile. But a block is dequantised just before its update, so
-// that the divisions of one overlap with the integer operations of the next.
+// Updates of blocks of elements. A Codec converts between codes and numbers, by instructions of its
+// own choice:
+//   decode<Tree>(codes, scale, T* moment)      converts 64 codes to 64 numbers
+//   encode<Tree>(values, inverse, codes)       converts them back; inverse: 1 / scale
+// All functions here are inlined into functions that are compiled for several targets. Each Codec
+// is defined and used in one .cc file only: if two files that are compiled for different targets
+// instantiated the same template, the linker would keep one copy, perhaps the one with instructions
+// that the processor lacks. Loops are short and over elements of one width, so that the compiler
+// vectorises them. Several blocks are updated before the first one is quantised, because quantising
+// has to wait for the block's largest magnitude; the processor works on other blocks meanwhile. But
+// a block is dequantised just before its update, so that the divisions of one block overlap with
+// the integer operations of the next.
 namespace tessera::internal {
 
 [[gnu::always_inline]] inline const float* in_fp32(const float* values, float* /*memory*/) {
@@ -101,7 +104,8 @@ struct LionBlocks {
   }
 };
 
-/// A last block of fewer elements, padded with zeros.
+/// A copy of the codes of a last, shorter block, padded with zeros to a whole block. The destructor
+/// copies the codes without the padding back.
 template <typename Codec>
 struct PartialMoment {
   [[gnu::always_inline]] PartialMoment(const CodedMoment& moment, int64_t count)
@@ -134,7 +138,8 @@ template <typename Codec, typename T, typename Blocks, typename... Moments>
   return {moment.codes + elements, moment.scales + elements / kCodeBlock};
 }
 
-/// kTogether: how many blocks go through the stages together.
+/// Updates `numel` elements: first groups of kTogether blocks, then single blocks, then a last,
+/// shorter block.
 template <typename Codec, int kTogether, typename T, typename Blocks, typename... Moments>
 [[gnu::always_inline]] inline void update_blocks(T* values, const T* gradient, int64_t numel,
                                                  const Blocks& blocks, const Moments&... moments) {

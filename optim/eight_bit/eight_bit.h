@@ -9,7 +9,8 @@ namespace tessera::internal {
 const Algorithm& adamw8bit_algorithm();
 const Algorithm& lion8bit_algorithm();
 
-/// A moment of an algorithm as entries of a StateDict: in the masters' dtype, and in 8 bits.
+/// The names that a moment's entries have in a StateDict: `moment` in the masters' dtype, or
+/// `codes` and `scales` in 8 bits.
 struct MomentNames {
   const char* moment;
   const char* codes;

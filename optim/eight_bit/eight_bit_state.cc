@@ -24,8 +24,8 @@ bool selects(const std::function<bool(std::string_view)>& by, absl::string_view 
   return by == nullptr || by({name.data(), name.size()});
 }
 
-/// Returns the parameter of the entry "optimizer.<parameter>.<state>"; "" if the entry is not of
-/// `state`.
+/// Returns the parameter if `entry` is "optimizer.<parameter>.<state>" with the given `state`; else
+/// "".
 absl::string_view parameter_of(absl::string_view entry, absl::string_view state) {
   if (!absl::ConsumePrefix(&entry, kPrefix) || !absl::ConsumeSuffix(&entry, state) ||
       !absl::ConsumeSuffix(&entry, ".")) {
@@ -40,7 +40,7 @@ std::string entry_name(absl::string_view parameter, absl::string_view state) {
 
 int64_t blocks_of(int64_t numel) { return (numel + kCodeBlock - 1) / kCodeBlock; }
 
-/// Returns the form of the scales that belong to `codes`.
+/// Returns the entry for the scales that belong to `codes`; its pieces are still missing.
 StateEntry scales_form(const StateEntry& codes) {
   return {.sizes = {blocks_of(codes.numel())}, .strides = {1}, .dtype = at::kFloat, .pieces = {}};
 }
@@ -87,7 +87,7 @@ void quantize_entry(StateDict& state, const std::string& name, absl::string_view
   state.entries[entry_name(of, names.scales)] = std::move(scales);
 }
 
-/// Returns the scales of the blocks from `first` on, one after the other.
+/// Returns the scales of `blocks` blocks, from block `first` on, as one tensor.
 at::Tensor scales_from(const StateEntry& scales, const std::string& name, int64_t first,
                        int64_t blocks) {
   at::Tensor all = at::empty({blocks}, at::kFloat);
@@ -142,7 +142,8 @@ void dequantize_entry(StateDict& state, const std::string& name, absl::string_vi
   state.entries[entry_name(of, names.moment)] = std::move(moment);
 }
 
-/// Calls change(entry, parameter) for the entries of state `name` of selected parameters.
+/// For each parameter that `part` selects and that has a state `name`, calls change(entry,
+/// parameter), where `entry` is the name of the entry that holds this state.
 template <typename Change>
 void for_each_entry(const StateDict& state, const EightBitPart& part, absl::string_view name,
                     const Change& change) {

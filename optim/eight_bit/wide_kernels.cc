@@ -6,7 +6,7 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 
-// These headers come before the pragma, so that their functions are not compiled for wide
+// These headers come before `#pragma GCC target`, so that their functions are not compiled for wide
 // instructions.
 #include <immintrin.h>
 
@@ -27,8 +27,8 @@ namespace {
 
 using dynamic_code::Line;
 
-/// The line of each decade, by the exponent of u * 2^kUp. vpermps takes an index modulo 16, and a
-/// float's exponent is biased by 127: 2^j is at (127 + j) % 16.
+/// The line of each decade, indexed by the exponent of u * 2^kUp. vpermps takes an index modulo 16,
+/// and a float's exponent is biased by 127, so 2^j is at (127 + j) % 16.
 template <int kFirst, int kUp>
 struct LinesOverNumbers {
   alignas(64) std::array<float, 16> slopes{};
@@ -38,7 +38,7 @@ struct LinesOverNumbers {
     constexpr int kLow = kFirst == 1 ? 0 : 1;
     for (int decade = 0; decade < 7; ++decade)
       set(kLow + decade, dynamic_code::line_over_numbers<kFirst>(decade));
-    // The largest number is 1, also as byte 128 of the signed tree, which is -128.
+    // The largest magnitude number stands for 1. In the signed tree its byte, 128, is read as -128.
     set(kLow + 7, {.slope = kFirst == 1 ? -0x1p-7f : 0x1p-8f, .offset = 0});
   }
   constexpr void set(int j, const Line& line) {
@@ -47,15 +47,17 @@ struct LinesOverNumbers {
   }
 };
 
-/// The two lines that may be the smallest between two powers of four: those of the decades at both
-/// ends. The index is half the exponent of the lower power, modulo 16.
+/// For each interval from b to 4 * b, where b is 1/2, 1/8, 1/32, ...: two inverse lines, one for
+/// the decade in which each end of the interval lies. At every point of the interval, the smallest
+/// of all inverse lines is one of these two. An interval's index is half the biased exponent of b,
+/// modulo 16.
 template <int kFirst>
 struct LinesOverValues {
   alignas(64) std::array<std::array<float, 16>, 2> slopes{};
   alignas(64) std::array<std::array<float, 16>, 2> offsets{};
 
   constexpr LinesOverValues() {
-    double begin = 0.5;  // of the exponents 126 and 127
+    double begin = 0.5;  // the lowest value whose biased exponent is 126 or 127
     for (size_t half = 63; half > 63 - 16; --half, begin /= 4) {
       for (size_t end = 0; end < 2; ++end) {
         const int decade = decade_of(end == 0 ? begin : 4 * begin);
@@ -76,7 +78,8 @@ struct WideCodec {
   template <typename Tree>
   [[gnu::always_inline]] static void decode(const uint8_t* codes, float scale, float* moment) {
     constexpr bool kIsSigned = Tree::kFirst == 1;
-    // With numbers times 2^24, only 0 has an exponent of 0 modulo 16, for which there is no line.
+    // Signed numbers are multiplied by 2^24, so that only 0 has an exponent of 0 modulo 16. There
+    // is no line for that index, so 0 becomes 0.
     static constexpr LinesOverNumbers<Tree::kFirst, kIsSigned ? 24 : 0> kLines;
     const __m512 slopes = _mm512_load_ps(kLines.slopes.data());
     const __m512 offsets = _mm512_load_ps(kLines.offsets.data());
@@ -102,25 +105,27 @@ struct WideCodec {
       low = _mm512_packs_epi32(numbers[0], numbers[1]);
       high = _mm512_packs_epi32(numbers[2], numbers[3]);
     } else {
-      // Bytes are one less than numbers, and 0 remains 0.
+      // A byte is its number minus 1. The subtraction saturates, so number 0 also becomes byte 0.
       const __m512i one = _mm512_set1_epi16(1);
       low = _mm512_subs_epu16(_mm512_packus_epi32(numbers[0], numbers[1]), one);
       high = _mm512_subs_epu16(_mm512_packus_epi32(numbers[2], numbers[3]), one);
     }
     const __m512i bytes =
         Tree::kFirst == 1 ? _mm512_packs_epi16(low, high) : _mm512_packus_epi16(low, high);
-    // Restores the order: packs work on 128 bits at a time.
+    // Restores the order of the bytes, because the pack instructions work on each 128 bits
+    // separately.
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     _mm512_storeu_si512(codes, _mm512_permutexvar_epi32(order, bytes));
   }
 
  private:
-  /// Puts a byte of a signed tree into the highest byte of an integer: 2^24 times the number with
-  /// its sign; byte 128 becomes -2^31.
+  /// Puts a byte of a signed tree into the highest byte of an integer, which is then 2^24 times the
+  /// signed number; byte 128 becomes -2^31.
   [[gnu::always_inline]] static __m512 signed_numbers(const uint8_t* codes) {
     return _mm512_cvtepi32_ps(_mm512_slli_epi32(integers(codes), 24));
   }
-  /// Puts a byte into the lowest bits of the float 2^23 and subtracts 2^23 - 1.
+  /// Returns byte + 1 as a float: puts the byte into the lowest bits of the float 2^23 and
+  /// subtracts 2^23 - 1.
   [[gnu::always_inline]] static __m512 unsigned_numbers(const uint8_t* codes) {
     const __m512i bits = _mm512_or_si512(integers(codes), _mm512_set1_epi32(0x4b000000));
     return _mm512_sub_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p23f - 1));
@@ -136,12 +141,13 @@ struct WideCodec {
         _mm512_castps_si512(number), _mm512_castps_si512(by), sign, 0x78));  // a ^ (b & c)
   }
 
-  /// Returns the point of the lines for the magnitudes of `values` * `inverse`.
+  /// For each magnitude of `values` * `inverse`, returns the value of the smallest inverse line at
+  /// that magnitude.
   template <typename Tree>
   [[gnu::always_inline]] static __m512 point(__m512 values, float inverse) {
     static constexpr LinesOverValues<Tree::kFirst> kLines;
-    // No line needs less. In the unsigned tree it lies in the cell of number 2, the least that
-    // positive numbers get.
+    // Values below kLeast are replaced by kLeast. In the signed tree both become 0. In the unsigned
+    // tree kLeast lies in the cell of number 2, the lowest number that positive values get.
     constexpr float kLeast = Tree::kFirst == 1 ? 0x1p-31f : 0x1.5p-22f;
     const __m512 largest = _mm512_castsi512_ps(_mm512_set1_epi32(kLargestScaleBits));
     const __m512 kept = _mm512_range_ps(values, largest, 0b1010);  // the smaller magnitude
@@ -157,7 +163,8 @@ struct WideCodec {
     return _mm512_min_ps(line0, line1);
   }
 
-  /// dynamic_code::cell_of() for packs, with the signs of `values` in a signed tree.
+  /// Does what dynamic_code::cell_of() does, for 16 values. In a signed tree the results have the
+  /// signs of `values`.
   template <typename Tree>
   [[gnu::always_inline]] static __m512i number(__m512 values, float inverse) {
     constexpr float kTop = 128.0f * Tree::kFirst;
@@ -168,7 +175,8 @@ struct WideCodec {
         _mm512_cmp_ps_mask(_mm512_sub_ps(u, power), _mm512_set1_ps(0.2f), _CMP_LT_OQ);
     const __m512 cell = _mm512_mask_sub_ps(u, late, u, _mm512_set1_ps(1.0f));
     if constexpr (Tree::kFirst == 1) {
-      // The largest number is positive, and byte 128 is -128.
+      // Only positive values get the largest number, which is written as -128 because its byte is
+      // 128.
       const __m512 u_signed = flipped_by(values, u);
       const __mmask16 early =
           _mm512_cmp_ps_mask(u_signed, _mm512_set1_ps(kTop - 0.25f), _CMP_GE_OQ);

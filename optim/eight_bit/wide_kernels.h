@@ -9,8 +9,8 @@ namespace tessera::internal {
 /// Returns true if this processor and compiler have the functions below (AVX-512 F, BW and DQ).
 bool has_wide_kernels();
 
-/// The updates of kernels.h, to the bit, with codes converted by permutations of registers, which
-/// makes them as fast as memory. Call only if has_wide_kernels().
+/// The updates of kernels.h, with the same bits. They convert codes by permutations of registers,
+/// which is so fast that the speed of memory limits the update. Call only if has_wide_kernels().
 void adamw8bit_update_wide(float* values, const float* gradient, const CodedMoment& moment1,
                            const CodedMoment& moment2, int64_t numel,
                            const AdamwCoefficients& coefficients);

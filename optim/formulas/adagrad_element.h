@@ -33,7 +33,7 @@ TESSERA_DEVICE_CODE inline AdagradCoefficients adagrad_coefficients(
           .eps = group.eps};
 }
 
-/// AdagradCoefficients as an element needs them, each rounded to T once.
+/// AdagradCoefficients, each rounded once to T, the type in which elements are updated.
 template <typename T>
 struct AdagradScalars {
   T scale;

@@ -5,8 +5,8 @@
 #include "tessera/core/numbers/device_code.h"
 #include "tessera/optim/formulas/adam_hyper_parameters.h"
 
-// The arithmetic of Adam with L2 regularisation, once for the loops on the CPU and for the kernels
-// on the GPU.
+// The arithmetic of Adam with L2 regularisation, written once for both the loops on the CPU and the
+// kernels on the GPU.
 namespace tessera::internal {
 
 /// One parameter's numbers for one update.
@@ -21,7 +21,7 @@ struct AdamCoefficients {
   bool is_amsgrad;
 };
 
-/// `power1` and `power2` are beta1^step and beta2^step.
+/// Returns the numbers for one update; `power1` and `power2` are beta1^step and beta2^step.
 TESSERA_DEVICE_CODE inline AdamCoefficients adam_coefficients(const AdamHyperParameters& group,
                                                               double power1, double power2,
                                                               double gradient_scale) {
@@ -63,8 +63,9 @@ TESSERA_DEVICE_CODE [[gnu::always_inline]] inline AdamScalars<T> adam_scalars(
           .eps = static_cast<T>(from.eps)};
 }
 
-/// One element's update in place; `maximum` (of the second moments) only under AMSGrad.
-/// Multiplications are fused with the additions after them where at::add and at::addcmul fuse them.
+/// Updates one element in place. `maximum`, the largest second moment so far, is used only under
+/// AMSGrad. Multiplications are fused with the additions after them where at::add and at::addcmul
+/// fuse them.
 template <bool kDecays, bool kAmsgrad, typename T>
 TESSERA_DEVICE_CODE [[gnu::always_inline]] inline void adam_element(T& value, T gradient,
                                                                     T& moment1, T& moment2,

@@ -10,7 +10,7 @@ namespace tessera::internal {
 
 /// One parameter's numbers for one update.
 struct AdamwCoefficients {
-  double gradient_scale;  ///< multiplies the gradient first
+  double gradient_scale;  ///< the gradient is first multiplied by this
   double decay;           ///< 1 - lr * weight_decay
   double beta1;
   double beta2;
@@ -19,7 +19,7 @@ struct AdamwCoefficients {
   double eps;
 };
 
-/// `power1` and `power2` are beta1^step and beta2^step.
+/// Returns the numbers for one update; `power1` and `power2` are beta1^step and beta2^step.
 TESSERA_DEVICE_CODE inline AdamwCoefficients adamw_coefficients(const AdamHyperParameters& group,
                                                                 double power1, double power2,
                                                                 double gradient_scale) {
@@ -41,7 +41,7 @@ struct AdamwScalars {
   T rest1;
   T beta2;
   T rest2;
-  T step_size;  ///< negative
+  T step_size;  ///< the negative of AdamwCoefficients::step_size
   T root_correction2;
   T eps;
 };
@@ -66,7 +66,8 @@ struct AdamwElement {
   T moment2;
 };
 
-/// The new value after the moments' update; the step is divided by the root of `moment2`.
+/// Returns the new value. `moment1` and `moment2` are the updated moments; under AMSGrad, `moment2`
+/// is the largest second moment so far.
 template <typename T>
 TESSERA_DEVICE_CODE [[gnu::always_inline]] inline T adamw_value(T value, T moment1, T moment2,
                                                                 const AdamwScalars<T>& by) {
@@ -74,7 +75,7 @@ TESSERA_DEVICE_CODE [[gnu::always_inline]] inline T adamw_value(T value, T momen
   return value * by.decay + by.step_size * moment1 / denominator;
 }
 
-/// One element's update. The order of operations is torch::optim::AdamW's.
+/// Returns one element after its update. The order of operations is torch::optim::AdamW's.
 template <typename T>
 TESSERA_DEVICE_CODE [[gnu::always_inline]] inline AdamwElement<T> adamw_element(
     const AdamwElement<T>& before, T gradient, const AdamwScalars<T>& by) {
@@ -84,8 +85,8 @@ TESSERA_DEVICE_CODE [[gnu::always_inline]] inline AdamwElement<T> adamw_element(
   return {adamw_value(before.value, m, v, by), m, v};
 }
 
-/// One element's update under AMSGrad (Reddi, Kale and Kumar, arXiv 1904.09237): `maximum` is the
-/// largest second moment so far.
+/// Like adamw_element(), but under AMSGrad (Reddi, Kale and Kumar, arXiv 1904.09237). `maximum`,
+/// the largest second moment so far, is updated in place.
 template <typename T>
 TESSERA_DEVICE_CODE [[gnu::always_inline]] inline AdamwElement<T> amsgrad_element(
     const AdamwElement<T>& before, T& maximum, T gradient, const AdamwScalars<T>& by) {

@@ -16,7 +16,7 @@ struct LionHyperParameters {
 
 /// One parameter's numbers for one update.
 struct LionCoefficients {
-  double gradient_scale;  ///< multiplies the gradient first
+  double gradient_scale;  ///< the gradient is first multiplied by this
   double decay;           ///< 1 - lr * weight_decay
   double beta1;
   double beta2;
@@ -64,7 +64,7 @@ TESSERA_DEVICE_CODE [[gnu::always_inline]] inline void lion_element(T& value, T 
   const T g = gradient * by.scale;
   const T m = momentum;
   const T direction = m * by.beta1 + g * by.rest1;
-  // Like at::sign, except that NaN stays, so that a division by zero shows.
+  // Like at::sign, except that NaN stays NaN, so that a bad gradient shows in the values.
   const T sign = direction > 0 ? T(1) : direction < 0 ? T(-1) : direction;
   momentum = m * by.beta2 + g * by.rest2;
   value = value * by.decay - by.lr * sign;

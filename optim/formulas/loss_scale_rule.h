@@ -13,16 +13,16 @@ struct LossScaleState {
   int64_t good_steps;  ///< steps without overflow since the scale last changed
 };
 
-/// The fields of LossScale that control it.
+/// The fields of LossScale that say how the scale changes.
 struct LossScaleRule {
   double growth;
   double backoff;
   int64_t growth_interval;
 };
 
-/// Returns the state after a step, which was dropped if `overflowed`. An overflow multiplies the
-/// scale by backoff, the growth_interval-th good step in a row by growth; neither leaves the range
-/// of normal fp32 numbers.
+/// Returns the state after a step. If the step overflowed, and was therefore dropped, the scale is
+/// multiplied by backoff. After growth_interval good steps in a row it is multiplied by growth. The
+/// scale always stays a normal fp32 number.
 TESSERA_DEVICE_CODE inline LossScaleState next_loss_scale(const LossScaleState& now,
                                                           const LossScaleRule& rule,
                                                           bool overflowed) {

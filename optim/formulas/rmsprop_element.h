@@ -24,7 +24,7 @@ struct RmspropCoefficients {
   double alpha;
   double eps;
   double momentum;
-  double rate;  ///< negative
+  double rate;  ///< -lr
   bool is_centered;
 };
 

@@ -20,7 +20,7 @@ struct SgdHyperParameters {
 /// One parameter's numbers for one update.
 struct SgdCoefficients {
   double gradient_scale;  ///< multiplies the gradient first
-  double rate;            ///< negative
+  double rate;            ///< -lr
   double momentum;
   double rest;  ///< 1 - dampening
   double weight_decay;
@@ -28,8 +28,9 @@ struct SgdCoefficients {
   bool is_nesterov;
 };
 
-/// Only updates with momentum count as steps: the first of them stores the gradient in the momentum
-/// undampened, whenever it comes.
+/// Returns true if an update counts as a step of the parameter. Only updates with momentum do, so
+/// that step 1 is the first update with momentum, whatever came before it. That update stores the
+/// gradient in the momentum undampened.
 TESSERA_DEVICE_CODE inline bool sgd_is_counted(const SgdHyperParameters& group) {
   return group.momentum != 0.0;
 }
@@ -45,7 +46,7 @@ TESSERA_DEVICE_CODE inline SgdCoefficients sgd_coefficients(const SgdHyperParame
           .is_nesterov = group.is_nesterov};
 }
 
-/// SgdCoefficients as an element needs them, each rounded to T once.
+/// SgdCoefficients, each rounded once to T, the type in which elements are updated.
 template <typename T>
 struct SgdScalars {
   T scale;
@@ -65,7 +66,8 @@ TESSERA_DEVICE_CODE [[gnu::always_inline]] inline SgdScalars<T> sgd_scalars(
           .weight_decay = static_cast<T>(from.weight_decay)};
 }
 
-/// What an update does to the momentum.
+/// What an update does to the momentum. kNone: leaves it unused. kBegins: stores the gradient in
+/// it, in a parameter's first update with momentum. kGoesOn: decays it and adds the gradient to it.
 enum class SgdMomentum : uint8_t { kNone, kBegins, kGoesOn };
 
 /// One element's update in place; `momentum` is left alone under kNone. Each multiplication is

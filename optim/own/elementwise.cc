@@ -54,7 +54,8 @@ std::shared_ptr<const Algorithm> internal::make_elementwise(ErasedForm given,
   std::vector<std::optional<at::ScalarType>> dtypes = found->dtypes;
   dtypes.resize(form->states.size());
   algorithm->note = "(elementwise:";
-  // A form with too many states gives an algorithm without any; the problem is reported.
+  // If the form has too many states, the algorithm gets none; problem_of_elementwise() reports the
+  // problem.
   const bool has_states = form->states.size() <= ElementUpdate::kMaxStates;
   for (size_t i = 0; has_states && i < form->states.size(); ++i) {
     algorithm->states.push_back(

@@ -47,7 +47,8 @@ std::string problem_of_state(const std::string& name, const ProbeRun& run,
   return "";
 }
 
-/// Finds the states of parameters of `dtype`.
+/// Runs the optimizer on parameters of `dtype` and notes in `found` which states it keeps and which
+/// dtypes they have, or what is wrong with them.
 void look_at_states(const ErasedForm& form, const OptimizerOptions& options, at::ScalarType dtype,
                     StatesInUse& found) {
   const std::vector<ProbeSample> samples = probe_samples(dtype);
@@ -58,7 +59,9 @@ void look_at_states(const ErasedForm& form, const OptimizerOptions& options, at:
     const at::Tensor& tensor = run.states[0][i];
     if (!tensor.defined()) continue;
     found.used[i] = 1;
-    // A state that follows its parameter has the parameter's dtype in both runs.
+    // find_states() runs this function once for Float and once for Double parameters. If a state's
+    // dtype follows the parameter's, it equals `dtype` both times, and the state's entry stays
+    // nullopt.
     if (tensor.scalar_type() != dtype) found.dtypes[i] = tensor.scalar_type();
   }
 }

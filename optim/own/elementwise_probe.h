@@ -20,12 +20,13 @@ struct StatesInUse {
   /// What is wrong with the optimizer or its states, "got X, expected Y; do Z"; "" if nothing. If
   /// there is a problem, the other fields mean nothing.
   std::string problem;
-  std::vector<uint8_t> used;                          ///< by state
-  std::vector<std::optional<at::ScalarType>> dtypes;  ///< nullopt: the parameter's dtype
-  bool takes_double = true;  ///< false: it throws where parameters are Double
+  std::vector<uint8_t> used;                          ///< per state: 1 if it is kept
+  std::vector<std::optional<at::ScalarType>> dtypes;  ///< per state; nullopt: the parameter's dtype
+  bool takes_double = true;  ///< false: the optimizer throws if parameters are Double
 };
 
-/// Restores the CPU's default generator if anything has drawn from it.
+/// Restores the CPU's default generator on destruction: gives it the state that it had when this
+/// object was made, if anything has drawn from it since.
 class GeneratorKeeper {
  public:
   GeneratorKeeper();
@@ -34,9 +35,10 @@ class GeneratorKeeper {
   GeneratorKeeper& operator=(const GeneratorKeeper&) = delete;
 
   bool has_drawn() const;
-  /// Returns true if `run`, which has run since this was made, draws from the generator. If
-  /// anything has drawn, repeats `run`, up to a limit, until nothing draws, because other threads
-  /// may draw, too.
+  /// Returns true if `run` draws from the generator. The caller must have called `run` once since
+  /// construction. If nothing has drawn since then, returns false. If something has, that may have
+  /// been another thread, so `run` is repeated, up to a limit. One repetition in which nothing
+  /// draws shows that `run` does not draw.
   bool is_drawn_from_by(const std::function<void()>& run) const;
 
  private:
@@ -44,8 +46,9 @@ class GeneratorKeeper {
   at::Tensor state_;
 };
 
-/// Runs the optimizer on two small parameters for three steps. Local. Does not throw what the
-/// optimizer throws.
+/// Runs the optimizer on two small parameters for three steps and returns the states that it keeps.
+/// If the optimizer throws for Float parameters, StatesInUse::problem contains the text of the
+/// exception; if only for Double ones, StatesInUse::takes_double is false. Local.
 StatesInUse find_states(const ErasedForm& form, const torch::optim::OptimizerOptions& options);
 
 /// Tests whether the optimizer is elementwise and its form complete, as elementwise() requires.

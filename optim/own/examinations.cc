@@ -23,7 +23,7 @@ bool is_word(const std::string& text) {
   });
 }
 
-/// Returns what is wrong with a form, whatever the optimizer does; "" if nothing.
+/// Returns what is wrong with `form` itself, judged without running the optimizer; "" if nothing.
 std::string problem_of_form(const ErasedForm& form) {
   if (!is_word(form.name)) {
     return absl::StrCat("optimizer: name: got '", form.name,
@@ -49,7 +49,7 @@ std::string problem_of_form(const ErasedForm& form) {
   return "";
 }
 
-/// Note [Numbers of the same kind].
+/// Returns a number that is equal for values of the same kind: Note [Numbers of the same kind].
 double kind_of(const ErasedForm::Number& number, double value) {
   if (number.is_whole || std::isnan(value)) return value;
   return value > 0 ? 1 : value < 0 ? -1 : 0;
@@ -57,7 +57,9 @@ double kind_of(const ErasedForm::Number& number, double value) {
 
 template <typename Map>
 void make_room(Map& map) {
-  constexpr size_t kMost = 64;  // a schedule may change numbers at each step
+  // A map of this size is emptied, because a schedule may bring new numbers, and so a new entry, at
+  // each step.
+  constexpr size_t kMost = 64;
   if (map.size() >= kMost) map.clear();
 }
 
@@ -123,7 +125,7 @@ std::shared_ptr<const StatesInUse> Examinations::examine(const OptimizerOptions&
   return found;
 }
 
-/// Returns true if the constructor accepts the options.
+/// Returns true if the optimizer's constructor accepts the options.
 bool Examinations::is_made(const OptimizerOptions& options) const {
   const at::NoGradGuard no_grad;
   try {

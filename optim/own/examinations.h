@@ -29,27 +29,28 @@ struct Trial {
 /// Note [Numbers of the same kind]
 /// Steps request results, too, because numbers may change between steps. Which states exist is
 /// assumed to depend only on what is switched on: on bools and integers, and on whether other
-/// numbers are negative, zero or positive. So if a schedule changes numbers, earlier results still
-/// hold, and only the optimizer's constructor runs, which refuses numbers out of range. If states
-/// did depend on more, an update would find a state that is not kept and fail the engine on all
-/// ranks; parallelize() examines the exact numbers.
+/// numbers are negative, zero or positive. So if a schedule changes numbers to others of the same
+/// kind, earlier results still hold. Then only the optimizer's constructor is run, to see whether
+/// it refuses the new numbers as out of range. If states did depend on more, an update would find a
+/// state that is not kept and fail the engine on all ranks; parallelize() examines the exact
+/// numbers.
 class Examinations {
  public:
-  /// Runs the optimizer with these options. Leaves the CPU's default generator as it was; later
-  /// runs do not, because other threads may draw from it while steps run. `problem`: the caller's
-  /// objection to the form, "" for none.
+  /// Runs the optimizer with these options, then restores the state of the CPU's default generator.
+  /// Later runs do not restore it, because other threads may draw from the generator while steps
+  /// run. `problem`: what the caller has found wrong with the form; "" if nothing.
   Examinations(std::shared_ptr<const ErasedForm> form,
                const torch::optim::OptimizerOptions& options, const Trial& trial,
                std::string problem);
 
-  /// Returns the states under `options`, or the form's own problem. Allocates nothing for known
-  /// numbers.
+  /// Returns the states under `options`, or the form's own problem. Allocates nothing if the
+  /// numbers in `options` are known already.
   std::shared_ptr<const StatesInUse> states(const torch::optim::OptimizerOptions& options);
   /// Returns what Trial::probe() returns for exactly these numbers. Runs it once.
   std::string probe(const torch::optim::OptimizerOptions& options);
 
  private:
-  /// Bit patterns, so that a NaN has a place in the order, too.
+  /// The bit patterns of a set of numbers. They have an order even if a number is NaN.
   using Key = std::vector<uint64_t>;
   struct Examination {
     std::shared_ptr<const StatesInUse> states;
@@ -67,7 +68,7 @@ class Examinations {
   std::mutex mutex_;
   Key numbers_;
   std::map<Key, Examination> by_numbers_;
-  std::map<Key, std::shared_ptr<const StatesInUse>> by_kind_;  // without a problem
+  std::map<Key, std::shared_ptr<const StatesInUse>> by_kind_;  // results without a problem only
 };
 
 }  // namespace tessera::internal

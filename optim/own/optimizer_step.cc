@@ -25,9 +25,9 @@ void require_fit(const ErasedForm& form, size_t state, int64_t step, const at::T
               ", as in the first updates; keep them");
 }
 
-/// Called if the optimizer has no state number `state` after step number `step`. Throws if that
-/// step was given the state, because a state that an optimizer drops to start it again cannot be
-/// kept.
+/// Called if the optimizer has no state number `state` after step number `step`. Throws if the
+/// optimizer was given this state before the step: an optimizer drops a state to begin it anew, but
+/// the engine would give the old state to the next step.
 void require_kept(const ErasedForm& form, size_t state, int64_t step, const at::Tensor& kept) {
   TORCH_CHECK(step == 1 || !kept.defined(), "[optim] ", form.name, ": got no state '",
               form.states[state].name, "' after update ", step,
@@ -57,7 +57,7 @@ void run_optimizer_step(const ErasedForm& form, const torch::optim::OptimizerOpt
   }
   optimizer->step();
   const at::Tensor updated = in_memory(values.detach());
-  // The optimizer may have called set_data().
+  // If the optimizer has moved the values to other memory by set_data(), copy them back.
   if (updated.data_ptr() != memory.data_ptr()) memory.copy_(updated);
 
   const auto found = of_parameters.find(key);
@@ -69,7 +69,8 @@ void run_optimizer_step(const ErasedForm& form, const torch::optim::OptimizerOpt
   }
   TORCH_CHECK(form.is_state(*found->second), "[optim] ", form.name,
               ": got a state of another type than its ", form.traits, " say, expected that one");
-  std::vector<std::pair<at::Tensor, at::Tensor>> replaced;  // from, to
+  // Pairs of a new tensor and the kept memory that it is copied to.
+  std::vector<std::pair<at::Tensor, at::Tensor>> replaced;
   for (size_t i = 0; i < kept_states.size(); ++i) {
     const at::Tensor made = in_memory(form.states[i].of(*found->second));
     const at::Tensor& kept = kept_states[i];
@@ -77,7 +78,8 @@ void run_optimizer_step(const ErasedForm& form, const torch::optim::OptimizerOpt
     if (!made.defined()) continue;
     require_fit(form, i, step, made, kept);
     if (made.data_ptr() == kept.data_ptr() && made.strides() == kept.strides()) continue;
-    // `made` may also be the memory of another state, as when the optimizer swaps two states.
+    // `made` may lie in the memory of another kept state, for example if the optimizer swaps two
+    // states. Then it is cloned before anything is copied.
     const bool is_kept = std::any_of(
         kept_states.begin(), kept_states.end(),
         [&made](const at::Tensor& other) { return other.defined() && made.is_alias_of(other); });

@@ -16,8 +16,8 @@ namespace tessera::internal {
 /// `values` requires grad and has a gradient; the optimizer may write both. `kept_states` has one
 /// tensor for each state of the form: the memory in which the state is kept, or an undefined tensor
 /// if it is not kept. The optimizer gets these tensors in every update but the first. Throws
-/// c10::Error if the optimizer makes a state that is not kept, makes one that differs from its
-/// form, or drops one. Rethrows exceptions of the optimizer. Local.
+/// c10::Error if the optimizer makes a state that is not kept, makes one whose sizes or dtype
+/// differ from the kept memory's, or drops one. Rethrows exceptions of the optimizer. Local.
 void run_optimizer_step(const ErasedForm& form, const torch::optim::OptimizerOptions& options,
                         int64_t step, const at::Tensor& values,
                         const std::vector<at::Tensor>& kept_states);

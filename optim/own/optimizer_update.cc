@@ -15,7 +15,8 @@ namespace tessera::internal {
 
 namespace {
 
-constexpr int64_t kPieceNumel = 1 << 15;  // a multiple of the alignment of segments
+// Elements of a piece; a multiple of the alignment of segments.
+constexpr int64_t kPieceNumel = 1 << 15;
 
 at::Tensor piece_of(void* memory, int64_t begin, int64_t numel, at::ScalarType dtype) {
   const auto offset = begin * static_cast<int64_t>(c10::elementSize(dtype));
@@ -27,7 +28,7 @@ at::Tensor piece_of(void* memory, int64_t begin, int64_t numel, at::ScalarType d
 double initial_state(const ErasedForm& form, const torch::optim::OptimizerOptions& options,
                      size_t state) {
   const at::NoGradGuard no_grad;
-  // Unequal values, because a state may be made from them.
+  // The values differ, so that a state that is computed from them does not look constant.
   const at::Tensor values = at::linspace(0.25, 1.0, 2).requires_grad_();
   try {
     const auto optimizer = form.make({values}, options);

@@ -24,17 +24,17 @@ double initial_state(const ErasedForm& form, const torch::optim::OptimizerOption
 /// Updates elements by a torch::optim::Optimizer.
 ///
 /// Note [A user's optimizer]
-/// An optimizer is made for one step on one piece of a parameter. Its state is put together from
-/// what the engine keeps: the named tensors, which the optimizer updates in place or replaces, and
-/// the step count. So nothing else can survive a step, and a run that resumes elsewhere, with other
-/// slices, has all that this run has. Before the first update there is no state: the optimizer
-/// makes it, in its constructor or in its step.
+/// For each step on each piece of a parameter a new optimizer is made. Its state is put together
+/// from what the engine keeps: the named tensors, which the optimizer updates in place or replaces,
+/// and the step count. So nothing else can survive a step, and a run that resumes from a
+/// checkpoint, with other slices, has everything that this run has. Before the first update there
+/// is no state: the optimizer makes it, in its constructor or in its step.
 ///
 /// Pieces are short enough for the cache, and for LibTorch to give most operators one thread.
 class OptimizerUpdate final : public ElementUpdate {
  public:
-  /// `dtypes`: the dtypes of the form's states; nullopt means the values' dtype. For a table of
-  /// `parameters` parameters.
+  /// `dtypes`: the dtype of each state of the form; nullopt: the dtype of the values. `parameters`:
+  /// the number of parameters in the table.
   OptimizerUpdate(std::shared_ptr<const ErasedForm> form,
                   std::vector<std::optional<at::ScalarType>> dtypes, size_t parameters)
       : form_(std::move(form)), dtypes_(std::move(dtypes)), next_(parameters) {}
@@ -43,7 +43,7 @@ class OptimizerUpdate final : public ElementUpdate {
                double gradient_scale) override {
     next_[parameter] = {&options, step, gradient_scale};
   }
-  /// Throw as run_optimizer_step().
+  /// Both throw what run_optimizer_step() throws.
   void apply(size_t parameter, float* values, const float* gradient, std::span<void* const> states,
              int64_t numel) const override;
   void apply(size_t parameter, double* values, const double* gradient,

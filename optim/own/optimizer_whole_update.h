@@ -21,11 +21,11 @@ class OptimizerWholeUpdate final : public WholeUpdate {
   /// Returns the number of elements, because the cost of the user's code is unknown. This balances
   /// the memory of states, too.
   int64_t cost(at::IntArrayRef sizes) const override { return c10::multiply_integers(sizes); }
-  /// The scratch memory is for the gathered gradient.
+  /// Returns the number of elements, because the scratch memory holds the gathered gradient.
   int64_t scratch_numel(at::IntArrayRef sizes) const override {
     return c10::multiply_integers(sizes);
   }
-  /// Throws as run_optimizer_step().
+  /// Throws what run_optimizer_step() throws.
   void update(const Options& options, const Owned& owned) const override;
   void apply(const Options& options, const Whole& whole, float* values, const float* result,
              int64_t numel) const override;
@@ -36,8 +36,8 @@ class OptimizerWholeUpdate final : public WholeUpdate {
   std::shared_ptr<const ErasedForm> form_;
 };
 
-/// Makes the elementwise part, which copies the gradient as the direction. For a table of
-/// `parameters` parameters.
+/// Makes the ElementUpdate for OptimizerWholeUpdate, for a table of `parameters` parameters. It
+/// writes the scaled gradient as the direction.
 std::unique_ptr<ElementUpdate> make_gradient_copy(size_t parameters);
 
 }  // namespace tessera::internal

@@ -25,7 +25,8 @@ namespace {
 
 using torch::optim::OptimizerOptions;
 
-/// Returns numbers of both signs over `decades` decades. Uses no random generator.
+/// Returns numbers of both signs, and zeros, with magnitudes spread over `decades` decades. Uses no
+/// random generator.
 at::Tensor spread(at::IntArrayRef sizes, at::ScalarType dtype, double phase, int decades) {
   at::Tensor numbers = at::empty(sizes, at::kDouble);
   double* const element = numbers.mutable_data_ptr<double>();
@@ -37,7 +38,7 @@ at::Tensor spread(at::IntArrayRef sizes, at::ScalarType dtype, double phase, int
   return numbers.to(dtype);
 }
 
-/// Returns the pieces of a sample, cut wherever slices may end.
+/// Returns the pieces into which `sample` is cut: there is a cut wherever slices may end.
 std::vector<Range> cuts_of(const ProbeSample& sample) {
   std::vector<Range> cuts;
   const int64_t numel = sample.values.numel();
@@ -60,7 +61,7 @@ ErasedForm::State& own_state(const ErasedForm& form, ErasedForm::State& state) {
                                  ", expected the one that ", form.traits, " say; correct them")};
 }
 
-/// Returns the learning rate and the form's numbers in `options`.
+/// Returns the values that the learning rate and the form's numbers have in `options`.
 std::vector<double> numbers_of(const ErasedForm& form, const OptimizerOptions& options) {
   std::vector<double> numbers = {options.get_lr()};
   for (const auto& number : form.numbers) numbers.push_back(number.read(options));

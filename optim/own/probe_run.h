@@ -14,7 +14,7 @@
 
 namespace tessera::internal {
 
-/// The learning rate of each step of a run.
+/// The learning rate of each step of a probe run.
 inline constexpr std::array<double, 3> kProbeRates = {0.01, 0.005, 0.02};
 
 /// A parameter and its gradients.
@@ -39,16 +39,19 @@ struct FormProblem {
 
 /// The results of an optimizer on samples.
 struct ProbeRun {
-  std::vector<std::vector<at::Tensor>> values;  ///< [sample][step], flat
-  std::vector<std::vector<at::Tensor>> states;  ///< [sample][state] at the end; undefined: none
+  std::vector<std::vector<at::Tensor>> values;  ///< [sample][step]: flat, after that step
+  /// [sample][state]: the state after the last step; an undefined tensor if the optimizer keeps no
+  /// such state for that sample.
+  std::vector<std::vector<at::Tensor>> states;
 };
 
 bool have_equal_values(const ProbeRun& a, const ProbeRun& b);
-/// Returns true if the states that both runs have are equal.
+/// Compares the states that both runs have; states of one run only do not count. Returns true if
+/// they are equal.
 bool have_equal_states(const ProbeRun& a, const ProbeRun& b);
 
-/// Returns the problem that shows if each step gets from earlier steps only what the form names, as
-/// in `run_as_engine`; "" if there is none.
+/// Calls `run_as_engine`, in which each step gets from earlier steps only what the form names.
+/// Returns the problem if the call throws or its results differ from `expected`; else "".
 std::string problem_of_form_in_use(const ErasedForm& form, const ProbeRun& expected,
                                    const std::function<ProbeRun()>& run_as_engine);
 
@@ -71,14 +74,16 @@ ProbeRun run_as_engine(const ErasedForm& form, const torch::optim::OptimizerOpti
 
 // Shared by find_states() and probe_elementwise(), and by their counterparts for whole tensors.
 
-/// Returns what `look` finds with float parameters, and with double ones if the optimizer takes
-/// them. `remedy` ends the text of an exception.
+/// Calls `look` with Float and then, unless that has found a problem, with Double. Returns what it
+/// has found. If look(Float) throws, StatesInUse::problem is the text of a FormProblem, or that of
+/// another exception with `remedy` added. If look(Double) throws, StatesInUse::takes_double is
+/// false.
 StatesInUse find_states_by(const ErasedForm& form, const char* remedy,
                            const std::function<void(at::ScalarType, StatesInUse&)>& look);
-/// Returns an error if the optimizer draws random numbers, changes nothing, or updates samples that
-/// depend on each other; else what `problem_of` returns for the results of run_whole(); "" if there
-/// is no problem. Texts end with `draws` (what random numbers would do) or `others` (what an update
-/// may do).
+/// Returns an error if the optimizer draws random numbers, changes no value, or updates a sample
+/// differently if there are other samples. Else returns what `problem_of` returns for the samples
+/// and the results of run_whole(); "" if there is no problem. samples_of(dtype) makes the samples.
+/// The error about random numbers ends with `draws`, the error about other samples with `others`.
 std::string probe_by(
     const ErasedForm& form, const torch::optim::OptimizerOptions& options,
     const StatesInUse& states,

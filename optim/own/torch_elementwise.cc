@@ -6,7 +6,7 @@ namespace tessera {
 
 namespace {
 
-/// The parts that Adam and AdamW have in common.
+/// Returns the parts of a form that Adam and AdamW have in common.
 template <typename Options, typename State>
 ElementwiseForm<Options, State> adam_form(const char* name) {
   return {

@@ -57,7 +57,8 @@ std::string problem_of_whole_state(const ErasedForm& form, const OptimizerOption
   return "";
 }
 
-/// Finds the states of parameters of `dtype`.
+/// Runs the optimizer on parameters of `dtype`. Notes in `found` which states it keeps, and the
+/// dtypes of states that do not have `dtype`; or what is wrong with the states.
 void look_at_whole_states(const ErasedForm& form, const OptimizerOptions& options,
                           at::ScalarType dtype, StatesInUse& found) {
   const std::vector<ProbeSample> samples = whole_samples(form, dtype);
@@ -70,7 +71,8 @@ void look_at_whole_states(const ErasedForm& form, const OptimizerOptions& option
       const at::Tensor& made = run.states[sample][i];
       if (!made.defined()) continue;
       found.used[i] = 1;
-      // A state that follows its parameter has the parameter's dtype in both runs.
+      // This function runs once with kFloat and once with kDouble. A state that takes the
+      // parameter's dtype has `dtype` both times, so its entry stays nullopt.
       if (made.scalar_type() != dtype) found.dtypes[i] = made.scalar_type();
     }
   }

@@ -11,8 +11,9 @@
 
 namespace tessera::internal {
 
-/// Returns the states of a parameter of `sizes`. A state for which the form gives no sizes is
-/// included if `in_use` has it. Throws c10::Error for negative sizes, and what the form throws.
+/// Returns the states of a parameter of `sizes`. If the form gives no sizes for a state, the state
+/// has the parameter's sizes, and is listed only if the optimizer keeps it according to `in_use`.
+/// Throws c10::Error for negative sizes, and what the form throws.
 std::vector<WholeState> whole_states_of(const ErasedForm& form,
                                         const torch::optim::OptimizerOptions& options,
                                         at::IntArrayRef sizes, const StatesInUse& in_use);
@@ -22,8 +23,8 @@ StatesInUse find_whole_states(const ErasedForm& form,
                               const torch::optim::OptimizerOptions& options);
 
 /// Tests whether an update depends only on one parameter and on what the form names, as
-/// whole_tensor() requires. Returns "got X, expected Y; do Z" if not, else "". `states` come from
-/// find_whole_states(), without a problem. Local; leaves the CPU's default generator as it was.
+/// whole_tensor() requires. Returns "got X, expected Y; do Z" if not, else "". `states`: a result
+/// of find_whole_states() without a problem. Local; leaves the CPU's default generator as it was.
 std::string probe_whole_tensor(const ErasedForm& form,
                                const torch::optim::OptimizerOptions& options,
                                const StatesInUse& states);

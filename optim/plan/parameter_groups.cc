@@ -30,8 +30,9 @@ std::vector<std::vector<at::Tensor>> parameters_by_group(const ParameterTable& t
 }
 
 /// Adds a group to `owner`, and sets its options only afterwards. If options came with the group,
-/// LibTorch 2.15 would merge them with the defaults: each number that has its type's own default,
-/// and all numbers if the group's options are of another type.
+/// LibTorch 2.15 would merge them with the optimizer's defaults: it would overwrite each number
+/// that still has the default of the options' type, and all numbers if the group's options are of
+/// another type.
 void add_group(torch::optim::Optimizer& owner, const std::vector<at::Tensor>& parameters,
                std::unique_ptr<torch::optim::OptimizerOptions> options) {
   owner.add_param_group(torch::optim::OptimizerParamGroup(parameters));
@@ -40,7 +41,7 @@ void add_group(torch::optim::Optimizer& owner, const std::vector<at::Tensor>& pa
 
 }  // namespace
 
-/// Entries of a state are found by these names, so no two groups may share one.
+/// The names must differ, because the entries of a state are found by them.
 std::vector<std::string> unique_group_names(const std::vector<OptimizerGroup>& groups) {
   std::vector<std::string> names = {"defaults"};
   for (const OptimizerGroup& group : groups) {
@@ -190,8 +191,8 @@ void ParameterGroups::require_usable() const {
   TORCH_CHECK(unusable.empty(), unusable);
 }
 
-// Never throws and always appends the same number of words: a rank whose groups are broken must
-// reach the vote, which refuses what problem() says.
+// Never throws, and always appends the same number of words, because a rank whose groups are broken
+// must reach the vote. There the ranks refuse the step with the text of problem().
 void ParameterGroups::append_hyper_parameters(std::vector<int64_t>& words) const {
   words.push_back(static_cast<int64_t>(owner_->param_groups().size()));
   for (size_t group = 0; group < size(); ++group) {

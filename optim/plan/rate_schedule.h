@@ -10,8 +10,8 @@
 
 namespace tessera::internal {
 
-/// Engine::set_schedule(): the learning rates of an update, computed from the update's number
-/// alone, so that nothing has to be saved. Local; used by one thread.
+/// Sets the learning rates of each update. The function given to Engine::set_schedule() computes
+/// them from the update's number alone, so nothing has to be saved. Local; used by one thread.
 class RateSchedule {
  public:
   using Function = std::function<double(int64_t update, std::string_view group)>;
@@ -25,11 +25,13 @@ class RateSchedule {
   /// them. Allocates nothing.
   std::string apply(int64_t update, ParameterGroups& groups);
 
-  /// Undoes the last apply() if its update is not made: gives the groups their earlier rates back.
-  /// Does nothing if that apply() set no rates or is undone already.
+  /// Must be called if the update for which apply() was last called is not made: gives the groups
+  /// back the rates that they had before. Does nothing if that apply() set no rates or is undone
+  /// already.
   void take_back(ParameterGroups& groups);
 
-  /// Must be called when something else has rightly set the groups' rates (a state was loaded).
+  /// Must be called after something other than apply(), such as the loading of a state, may rightly
+  /// have set the groups' rates. Otherwise the next apply() would report these rates as an error.
   void forget() {
     last_.clear();
     before_.clear();
@@ -39,7 +41,7 @@ class RateSchedule {
   Function rate_;
   std::vector<double> last_;    // what apply() set, by group; empty if nothing
   std::vector<double> before_;  // the groups' rates before that; empty if nothing can be taken back
-  bool had_last_ = false;       // whether last_ was set before apply()
+  bool had_last_ = false;       // whether last_ had rates before the last apply()
 };
 
 }  // namespace tessera::internal

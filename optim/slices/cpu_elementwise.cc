@@ -34,7 +34,8 @@ CpuElementwise::CpuElementwise(const ParameterTable& table, const OptimizerPlan&
   whole_ = WholeTensors::make(table, groups(), shards_);
 }
 
-/// Finds the states' places and fills them; padding stays zero.
+/// Finds where the states of the shard's segments lie, and fills these states with their initial
+/// values. Padding stays zero.
 void CpuElementwise::place_states(size_t shard) {
   const std::vector<Segment>& segments = shards_[shard].segments;
   places_[shard].assign(segments.size() * ElementUpdate::kMaxStates, -1);

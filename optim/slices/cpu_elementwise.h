@@ -11,8 +11,9 @@
 
 namespace tessera::internal {
 
-/// The host's optimizer: one pass over values, gradient and states per update, each parameter by
-/// the algorithm of its group. WholeTensors does the rest for algorithms that are not elementwise.
+/// The optimizer on the host. An update is one pass over values, gradient and states, in which each
+/// parameter is updated by its group's algorithm. WholeTensors does the rest for algorithms that
+/// are not elementwise.
 class CpuElementwise final : public ElementwiseOptimizer<CpuOptimizer> {
  public:
   CpuElementwise(const ParameterTable& table, const OptimizerPlan& plan,
@@ -31,8 +32,8 @@ class CpuElementwise final : public ElementwiseOptimizer<CpuOptimizer> {
   ElementUpdate& update_of(size_t parameter) const {
     return *update_of_group_[groups().group_of(parameter)];
   }
-  /// Returns where state number `state` of the algorithm of a segment's parameter is kept; -1:
-  /// nowhere.
+  /// Returns the index of a segment's first value in the memory of state number `state` of its
+  /// parameter's algorithm; -1 if the parameter does not have that state.
   int64_t& place(size_t shard, size_t segment, size_t state) {
     return places_[shard][segment * ElementUpdate::kMaxStates + state];
   }
@@ -44,8 +45,8 @@ class CpuElementwise final : public ElementwiseOptimizer<CpuOptimizer> {
 
   std::vector<std::unique_ptr<ElementUpdate>> updates_;  // one per algorithm
   std::vector<ElementUpdate*> update_of_group_;
-  std::vector<std::vector<int64_t>> places_;  // per shard
-  std::vector<int64_t> steps_;                // per entry of the table
+  std::vector<std::vector<int64_t>> places_;  // per shard: see place()
+  std::vector<int64_t> steps_;                // step count of each of the table's parameters
   std::unique_ptr<WholeTensors> whole_;       // null: all algorithms are elementwise
 };
 

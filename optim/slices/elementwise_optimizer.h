@@ -21,7 +21,7 @@ void require_shard(const OptimizerShard& shard, const ParameterTable& table);
 template <typename Base>
 class ElementwiseOptimizer : public Base {
  public:
-  /// `zeros` makes a state: zeros(numel, dtype).
+  /// zeros(numel, dtype) returns the memory of a state, filled with zeros.
   template <typename Zeros>
   ElementwiseOptimizer(const ParameterTable& table, const OptimizerPlan& plan,
                        const std::vector<size_t>& group_of, std::vector<OptimizerShard> shards,
@@ -67,8 +67,8 @@ class ElementwiseOptimizer : public Base {
   }
 
   std::vector<OptimizerShard> shards_;
-  std::vector<std::vector<at::Tensor>> states_;           // per shard, as states()
-  std::vector<std::vector<PartialStateLayout>> layouts_;  // where their elements are
+  std::vector<std::vector<at::Tensor>> states_;           // [shard][state], states as in states()
+  std::vector<std::vector<PartialStateLayout>> layouts_;  // [shard][state]: where the elements lie
 };
 
 }  // namespace tessera::internal

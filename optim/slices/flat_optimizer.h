@@ -39,20 +39,23 @@ class FlatOptimizer : public RefusingOptimizer {
   FlatOptimizer(const ParameterTable& table, const OptimizerPlan& plan,
                 const std::vector<size_t>& group_of);
 
-  /// Returns the states that are kept: those of each group's algorithm that its options use.
+  /// Returns the states that are kept: for each group, the states of its algorithm that the group's
+  /// options use.
   const std::vector<KeptState>& states() const { return groups_.states(); }
-  /// Hyper-parameters: checked, compared, saved and loaded by the tables of their algorithms.
+  /// Returns the parameter groups, with the hyper-parameters that engines check, compare, save and
+  /// load.
   const ParameterGroups& groups() const { return groups_; }
   ParameterGroups& groups() { return groups_; }
 
-  /// Bytes of states() this optimizer keeps on this rank, padding included.
+  /// Returns how many bytes of states() this optimizer keeps on this rank, padding included.
   virtual int64_t state_bytes() const = 0;
 
   // State that a StateDict holds. All local.
 
-  /// Returns the tensor of state number `state` of states() for shard `shard`, in the constructor's
-  /// order. It has a value for each block that a PartialStateLayout of the shard's segments covers:
-  /// [slice numel] if all parameters have the state with a value per element. Padding is zero. The
+  /// Returns the tensor that holds state number `state` of states() for shard number `shard`, where
+  /// shards are numbered in the constructor's order. The tensor is flat. It has a value for each
+  /// block of elements whose parameter has the state, in the order of PartialStateLayout: [slice
+  /// numel] if all parameters have the state and a block is one element. Padding is zero. The
   /// tensor is the optimizer's own memory.
   virtual const at::Tensor& state(size_t shard, size_t state) const = 0;
   /// Returns the part of state(shard, state) for one of the shard's segments, whose parameter must
@@ -62,7 +65,8 @@ class FlatOptimizer : public RefusingOptimizer {
   /// the state.
   double initial_state(size_t parameter, size_t state) const;
 
-  /// Returns the object that has WholeTensors::states(); null: there are none.
+  /// Returns the object that lists the states kept whole by owners (WholeTensors::states()); null
+  /// means that there are no such states.
   virtual const WholeTensors* whole_states() const { return nullptr; }
 
   /// Returns the number of updates so far of each parameter of the table. If they are counted on a
@@ -83,12 +87,13 @@ class CpuOptimizer : public FlatOptimizer {
   /// Updates shard number `shard`, in the constructor's order. `gradient` is [slice numel], the
   /// values' dtype, read only. `parameters` are the table's indices of all parameters of the
   /// shard's unit, whether they have elements in the shard or not. For each parameter that is used
-  /// (used[parameter] != 0), gradient * gradient_scale is applied to its segments and its step
-  /// count rises by one. Unused parameters are left alone entirely, weight decay included, as
-  /// torch::optim does with undefined gradients. Local, allocates nothing.
+  /// (used[parameter] != 0), gradient * gradient_scale is applied to its segments, and its step
+  /// count rises by one if its algorithm counts the update (ElementUpdate::is_counted()). Unused
+  /// parameters are left alone entirely, weight decay included, as torch::optim does with undefined
+  /// gradients. Local, allocates nothing.
   ///
-  /// For parameters that whole_tensors() has, only the states and directions are updated, unless
-  /// whole_tensors() works alone.
+  /// For a parameter that whole_tensors() has, this only updates the states and writes the
+  /// direction. If whole_tensors() works alone, it updates the parameter completely.
   virtual void update(size_t shard, const at::Tensor& gradient, std::span<const size_t> parameters,
                       std::span<const uint8_t> used, double gradient_scale) = 0;
 
@@ -106,17 +111,19 @@ class GpuOptimizer : public FlatOptimizer {
  public:
   using FlatOptimizer::FlatOptimizer;
 
-  /// Begins a step: if `outcome` applies, increments the step count of every used parameter, and
-  /// computes the numbers of its update from the hyper-parameters in force at the call. Unused
-  /// parameters are left alone entirely. Once per step, before update(). `used`: [table size]
-  /// words, above 0 where any rank used the parameter. `outcome` and `used` point into the device's
-  /// memory. Throws c10::Error with groups().problem(), if there is one.
+  /// Begins a step. Call it once per step, before update(). If `outcome` says that the step is
+  /// applied, computes the numbers of every used parameter's update from the hyper-parameters in
+  /// force at the call, and increments the parameter's step count if its algorithm counts the
+  /// update. Unused parameters are left alone entirely. `used`: [table size] words, above 0 if any
+  /// rank used the parameter. `outcome` and `used` point into the device's memory. Throws
+  /// c10::Error with groups().problem(), if there is one.
   virtual void advance(const cuda::StepOutcome* outcome, const int64_t* used) = 0;
 
   /// Updates shard number `shard`, in the constructor's order, by what the last advance() computed;
   /// nothing changes if the step does not apply. `gradient`: [slice numel] Float, BFloat16 or Half,
-  /// read only. `target`: [slice numel] Float, BFloat16 or Half, where the new values go as well,
-  /// rounded to the nearest (the shard of 16-bit parameters); undefined for none.
+  /// read only. `target`: [slice numel] Float, BFloat16 or Half; gets a second copy of the new
+  /// values, rounded to nearest (for 16-bit parameters: the parameter shard). Undefined if there is
+  /// no second copy.
   virtual void update(size_t shard, const at::Tensor& gradient, const at::Tensor& target) = 0;
 };
 
@@ -130,7 +137,7 @@ std::unique_ptr<CpuOptimizer> make_cpu_optimizer(const ParameterTable& table,
                                                  std::vector<OptimizerShard> shards,
                                                  const AllocateState& allocate = {});
 
-/// Returns the first algorithm of the plan that has no kernels for devices; "" if all have.
+/// Returns the name of the plan's first algorithm that has no kernels for devices; "" if all have.
 std::string without_kernels(const OptimizerPlan& plan);
 
 /// Like make_cpu_optimizer(), but values (Float), gradients and states are in the memory of
@@ -138,9 +145,9 @@ std::string without_kernels(const OptimizerPlan& plan);
 /// "". Blocks until the states' first values are on the device.
 ///
 /// Elements get the bits of the CPU with one exception: beta^step of AdamW and Adam comes from
-/// power_of() here and from std::pow there, which may differ in the last bit of a double. Elements
-/// use only lr / (1 - beta1^step) and sqrt(1 - beta2^step) rounded to fp32; for usual betas these
-/// are the same (tests compare 50,000 steps).
+/// power_of() on the GPU and from std::pow on the CPU; these may differ in the last bit of a
+/// double. Elements use only lr / (1 - beta1^step) and sqrt(1 - beta2^step) rounded to fp32; for
+/// usual betas these two numbers are the same (tests compare 50,000 steps).
 std::unique_ptr<GpuOptimizer> make_gpu_optimizer(const ParameterTable& table,
                                                  const OptimizerPlan& plan,
                                                  const std::vector<size_t>& group_of,

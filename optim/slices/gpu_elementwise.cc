@@ -44,7 +44,9 @@ struct DeviceZeros {
   }
 };
 
-/// Checks shards before anything is queued.
+/// Returns `shards`. Throws c10::Error unless their values are Float on `device`. The constructor
+/// calls it in the initialiser of the base class, so that it throws before any work is queued on
+/// the device.
 std::vector<OptimizerShard> checked(std::vector<OptimizerShard> shards, at::Device device) {
   for (const OptimizerShard& shard : shards) {
     if (!shard.values.defined()) continue;  // require_shard() reports it
@@ -64,11 +66,11 @@ void wait_for(Device& device) {
 /// The pieces of one shard that one rule updates.
 struct Launch {
   cuda::Rule rule;
-  size_t list;                                       // index in LaunchLists::pieces
-  std::array<size_t, cuda::kMaxStates> kept_states;  // indices in states()
+  size_t list;                                       // index in LaunchLists::pieces and ::places
+  std::array<size_t, cuda::kMaxStates> kept_states;  // per state of the rule: index in states()
 };
 
-/// The launches for each shard and their pieces.
+/// The launches for each shard, and the pieces that each launch updates.
 struct LaunchLists {
   std::vector<std::vector<Launch>> launches;     // per shard
   std::vector<std::vector<Piece>> pieces;        // per launch
@@ -122,11 +124,11 @@ class GpuElementwise final : public ElementwiseOptimizer<GpuOptimizer> {
   const int64_t parameters_;
   const DeviceLaunches launches_;
   cuda::Uploads uploads_;
-  // On the device. Per parameter of the table:
+  // These lie on the device. All but groups_ have an entry per parameter of the table.
   at::Tensor steps_;
   at::Tensor group_of_;
   at::Tensor updates_;
-  at::Tensor groups_;  // GroupNumbers
+  at::Tensor groups_;  // GroupNumbers, per group
 };
 
 GpuElementwise::GpuElementwise(const ParameterTable& table, const OptimizerPlan& plan,
@@ -154,7 +156,8 @@ GpuElementwise::GpuElementwise(const ParameterTable& table, const OptimizerPlan&
   begin_states();
 }
 
-/// A shard is updated rule by rule: groups that have one algorithm share a launch.
+/// Lists the launches. Each shard has one launch for each rule; groups with the same algorithm
+/// share that launch.
 LaunchLists GpuElementwise::launch_lists() const {
   LaunchLists lists;
   lists.launches.resize(shards_.size());
@@ -185,7 +188,7 @@ LaunchLists GpuElementwise::launch_lists() const {
   return lists;
 }
 
-/// Fills the states whose initial values are not zero. Waits for the copies.
+/// Fills the states whose initial values are not zero, and waits until the copies have run.
 void GpuElementwise::begin_states() {
   std::vector<at::Tensor> on_host;
   for (size_t shard = 0; shard < shards_.size(); ++shard) {

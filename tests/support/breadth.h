@@ -10,16 +10,16 @@ namespace tessera::internal::testing {
 /// span the product; docs/testing.md says which rows, and which faults these still find.
 bool takes_all_rows();
 
-/// For rows that are counted from 0: returns true if row `i` is one of every `n`, or if all rows
-/// are taken.
+/// Returns true if this run tests row `i`, counted from 0: every n-th row, or all rows if
+/// takes_all_rows().
 bool has_turn(size_t i, size_t n);
 
-/// The world sizes of a suite that repeats itself in each: 1, an odd one, and one with groups of
-/// ranks in it; with all rows also 2.
+/// Returns the world sizes in which a suite runs: 1, an odd one, and one that can contain groups of
+/// ranks; if takes_all_rows() also 2.
 std::vector<int> spanning_worlds();
 
-/// For a suite without groups of ranks in a world: the first and the last of `sizes` (ascending);
-/// with all rows `sizes`.
+/// Returns the first and the last of `sizes` (ascending), for a suite in which a world contains no
+/// groups of ranks. Returns `sizes` if takes_all_rows().
 std::vector<int> spanning_sizes(std::vector<int> sizes);
 
 }  // namespace tessera::internal::testing

@@ -7,7 +7,7 @@
 namespace tessera::internal::testing {
 
 at::Tensor checkpoint(std::function<at::Tensor(const at::Tensor&)> block, const at::Tensor& input) {
-  // Ranks that are threads share the generator: restoring it would disturb the other ranks.
+  // Ranks that are threads share the generator, so restoring it would disturb the other ranks.
   return tessera::checkpoint({.preserve_random_state = false}, std::move(block), input);
 }
 

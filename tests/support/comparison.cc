@@ -34,7 +34,7 @@ std::string difference_in_kind(const Tensors& got, const Tensors& expected) {
   return text.str();
 }
 
-/// The element that differs most; a NaN counts as most.
+/// Returns a line about the element that differs most. A NaN counts as an infinite difference.
 std::string worst_element(const std::string& name, const at::Tensor& got,
                           const at::Tensor& expected) {
   const at::Tensor a = got.detach().to(at::kDouble).reshape({-1});

@@ -112,7 +112,7 @@ std::vector<Configuration> configurations_of_world(int world) {
   }
   std::vector<Configuration> configurations;
   for (Configuration& configuration : candidates) {
-    // If one group is the whole world, a hybrid equals a named configuration.
+    // Resharding over all ranks is what zero3 does by default.
     const bool is_new = configuration.reshard_after_forward != world || world == 1;
     if (configuration.suits(world) && is_new) configurations.push_back(std::move(configuration));
   }

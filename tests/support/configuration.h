@@ -19,7 +19,7 @@ struct Configuration {
   std::optional<int> reshard_after_forward = {};
   /// How parameters are wrapped where they are split.
   enum class Wrap : uint8_t {
-    kLayers,  ///< each module with parameters of its own is a unit: as many as there can be
+    kLayers,  ///< each module with parameters of its own is a unit, so there are very many
     kBlocks,  ///< the default policy
     kWhole,   ///< one unit for all
   } wrap = Wrap::kLayers;
@@ -57,8 +57,8 @@ Configuration hybrid(int parameters, int gradients, int optimizer);
 /// `configuration` with share_parameters off: each rank has its own parameters and
 /// unsharded-parameter buffers, as ranks on different hosts do.
 Configuration apart(Configuration configuration);
-/// zero3, apart, whose units stay split over `ranks` between forward and backward; with 1 they stay
-/// whole.
+/// zero3 as apart() returns it, with units that stay split over `ranks` ranks between forward and
+/// backward; if `ranks` is 1, they stay whole.
 Configuration resharding(int ranks);
 /// `configuration` in which a unit is whole only while an operator uses it, and freed memory holds
 /// NaN.
@@ -70,8 +70,8 @@ const std::vector<Configuration>& named_configurations();
 const std::vector<Configuration>& apart_configurations();
 /// named_configurations() and apart_configurations().
 std::vector<Configuration> named_and_apart_configurations();
-/// All configurations of the equivalence suite that divide `world`: the named ones and those apart,
-/// zero3 resharding, wrapped by default and hostile, hybrids.
+/// All configurations of the equivalence suite whose degrees divide `world`: the named ones, those
+/// of apart(), zero3 that reshards, is wrapped by default or is hostile, and hybrids.
 std::vector<Configuration> configurations_of_world(int world);
 
 /// The configurations for a suite that repeats the table for one optimizer, policy or scope: rows

@@ -75,7 +75,7 @@ std::shared_ptr<Work> DelayedGroup::run(const Collective& collective) {
   const bool is_scatter = traits.tensors == OpTraits::Tensors::kScatter;
   const at::Tensor& given = is_scatter ? output : collective.input;
   const bool is_replaced = takes && traits.gives(rank(), collective.peer);
-  // If a call continues another one, the memory belongs to that one until it is over.
+  // If this call continues another one (`after`), the memory belongs to that call until it ends.
   const bool is_own_memory = collective.after == nullptr;
   const bool is_kept = is_own_memory && is_replaced && overlap(output, collective.input);
   auto own = is_kept ? bytes_of(given) : Bytes();

@@ -38,7 +38,7 @@ class DelayedGroup final : public ForwardingGroup {
     return can;
   }
   std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override;
-  /// Delayed too, in its own thread.
+  /// Returns a group that is delayed too, in its own thread.
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
 

@@ -16,7 +16,7 @@ struct FactoredOptions : torch::optim::OptimizerCloneableOptions<FactoredOptions
   FactoredOptions(double rate = 0.02) : lr(rate) {}
   double lr;
   double beta = 0.9;
-  int64_t largest = 64;  ///< side of a matrix that has a preconditioner
+  int64_t largest = 64;  ///< a matrix with more rows has no preconditioner
   double get_lr() const override { return lr; }
   void set_lr(double rate) override { lr = rate; }
 };
@@ -101,7 +101,7 @@ class Factored : public torch::optim::Optimizer {
   }
 };
 
-/// The sizes of its states.
+/// The sizes of Factored's states.
 struct FactoredSizes {
   using Options = FactoredOptions;
   using List = std::vector<int64_t>;

@@ -8,7 +8,7 @@
 
 namespace tessera::internal::testing {
 
-/// Blocks a stream until it is opened.
+/// Blocks a stream until open() is called.
 class Gate {
  public:
   /// `handle`: Stream::handle() of a host stream, or the native handle of a stream of the fake GPU.

@@ -10,8 +10,8 @@
 namespace tessera::internal::testing {
 
 /// Computes the gradients of `loss` for all trainable parameters of `engine` with
-/// torch::autograd::grad(); undefined if the loss does not depend on one. A tied parameter has the
-/// last of its names.
+/// torch::autograd::grad(). A gradient is undefined if the loss does not depend on its parameter.
+/// The gradient of a tied parameter has the last of the parameter's names.
 inline std::vector<NamedTensor> gradients_of(const Engine& engine, const at::Tensor& loss) {
   std::vector<NamedTensor> gradients;
   std::vector<at::Tensor> inputs;

@@ -7,8 +7,8 @@
 
 namespace tessera::internal::testing {
 
-/// An operator of another thread that stops halfway: it has the address of its input and reads on
-/// when it is told to.
+/// An operator that another thread runs and that stops halfway: it has taken the address of its
+/// input, and reads the input when end() is called.
 class HeldOperator {
  public:
   /// `input`: contiguous, on the CPU. Returns when the operator has the address, or throws the

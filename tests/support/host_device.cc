@@ -33,7 +33,7 @@ class HostEvent final : public Event {
     uint64_t recorded = 0;
     uint64_t reached = 0;
   };
-  /// Work that is queued outlives the event, as on CUDA.
+  /// Shared with queued work, which may outlive the event, as on CUDA.
   const std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 

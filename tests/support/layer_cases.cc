@@ -22,7 +22,8 @@ Holder in(nn::Module& model, Holder layer, const std::string& name = "layer") {
 
 Tensor loss_of(const Tensor& output) { return output.square().mean() + output.sin().mean(); }
 
-/// Wraps a layer between two linear ones: gradients pass through it, and there are other units.
+/// Puts a layer between two linear ones, so that gradients pass through it and there are more
+/// units.
 template <typename Holder>
 std::function<Loss(nn::Module&)> wrapped(Holder (*make)(), std::vector<int64_t> input,
                                          int64_t outputs, bool is_training = true) {
@@ -195,7 +196,7 @@ Loss script(nn::Module& model) {
   )");
   return [=](Inputs& inputs) mutable {
     Tensor sum;
-    for (int call = 0; call < 3; ++call) {  // profiled first, optimised later
+    for (int call = 0; call < 3; ++call) {  // first calls are profiled, later ones optimised
       const Tensor loss = loss_of(scripted.forward({inputs.normal({4, 5})}).toTensor());
       sum = sum.defined() ? sum + loss : loss;
     }

@@ -48,7 +48,7 @@ struct TinyAndScalar : Net {
   Tensor scale, shift, gain, mix;
 };
 
-/// One tensor under two names, used in both roles.
+/// One tensor registered under two names, as encoder and as decoder.
 struct TiedMlp : Net {
   TiedMlp() {
     weight = register_parameter("encode", torch::zeros({13, 7}));
@@ -140,7 +140,7 @@ struct CheckpointedTwice : CalledTwice {
   }
 };
 
-/// As above on even ranks; odd ranks run the block once, without checkpointing.
+/// As CheckpointedTwice on even ranks; odd ranks run the block once, without checkpointing.
 struct CheckpointedOnSomeRanks : CheckpointedTwice {
   Tensor forward(const Tensor& input, const Moment& moment) override {
     if (moment.rank % 2 == 0) return CheckpointedTwice::forward(input, moment);
@@ -200,7 +200,7 @@ struct Attention : Net {
   nn::Linear last = register_module("last", nn::Linear(12, 5));
 };
 
-/// One half of the model in the other floating dtype.
+/// The middle layer has the other one of fp32 and fp64.
 struct MixedDtypes : Net {
   Tensor forward(const Tensor& input, const Moment&) override {
     const Tensor x = at::tanh(first(input));

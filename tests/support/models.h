@@ -11,7 +11,7 @@
 
 namespace tessera::internal::testing {
 
-/// Step and rank of a forward pass. Models with branches choose by it.
+/// Step and rank of a forward pass, by which models with branches choose a branch.
 struct Moment {
   int step = 0;
   int rank = 0;
@@ -46,7 +46,7 @@ std::ostream& operator<<(std::ostream& stream, const Subject& subject);
 
 /// All models, in a fixed order.
 const std::vector<Subject>& subjects();
-/// The one called `name`. Throws std::out_of_range.
+/// The model called `name`. Throws std::out_of_range.
 const Subject& subject(const std::string& name);
 
 /// Seed of rank 0's parameters and of the plain loop's.

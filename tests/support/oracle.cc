@@ -72,7 +72,7 @@ torch::optim::AdamW plain_optimizer(const torch::nn::Module& model, const Optimi
   }
   const std::vector<torch::optim::OptimizerParamGroup> groups(members.begin(), members.end());
   torch::optim::AdamW optimizer(groups, plan.defaults.as<torch::optim::AdamWOptions>());
-  // LibTorch 2.15 merges the options that it is given.
+  // Set here, because LibTorch 2.15's constructor merges a group's options with the defaults.
   for (size_t group = 0; group < plan.groups.size(); ++group) {
     optimizer.param_groups()[group].set_options(plan.groups[group].options.clone());
   }

@@ -14,7 +14,7 @@ namespace tessera::internal::testing {
 /// torch::optim::AdamW over the distinct trainable parameters of `model`, grouped as `plan` says.
 torch::optim::AdamW plain_optimizer(const torch::nn::Module& model, const OptimizerPlan& plan);
 
-/// The distinct trainable parameters of `model`: Module::parameters() lists tied ones twice.
+/// The distinct trainable parameters of `model`. (Module::parameters() lists tied ones twice.)
 std::vector<at::Tensor> distinct_parameters(const torch::nn::Module& model);
 
 /// The result of training without Tessera: one process, torch::optim::AdamW and clip_grad_norm_,

@@ -21,7 +21,7 @@ struct OwnOptions : torch::optim::OptimizerCloneableOptions<OwnOptions> {
   double lr;
   double beta = 0.9;
   bool uses_maxima = false;
-  int64_t period = 1;  // a number only where the rule has kHasPeriod
+  int64_t period = 1;  // a hyper-parameter only if the rule has kHasPeriod
   double get_lr() const override { return lr; }
   void set_lr(double rate) override { lr = rate; }
 };

@@ -19,7 +19,7 @@ std::shared_ptr<ProcessGroup> as_on_hosts(const std::shared_ptr<ProcessGroup>& w
                                           const std::vector<int>& host_of_rank) {
   const auto inside = std::dynamic_pointer_cast<Group>(split(*world, host_of_rank, "host"));
   const auto layout = hosts::HostLayout::of(host_of_rank);
-  if (!layout.has_value() || !layout->is_two_level()) return world;  // as a job does
+  if (!layout.has_value() || !layout->is_two_level()) return world;  // as in a job
   return hosts::make_group(std::dynamic_pointer_cast<Group>(world), inside, *layout);
 }
 

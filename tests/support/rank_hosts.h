@@ -10,8 +10,8 @@
 
 namespace tessera::internal::testing {
 
-/// As run_ranks(), with a rank for each element of `host_of_rank`, as if on these hosts; the body
-/// gets the group of several hosts. Shared memory that behaves like a network connects the hosts.
+/// As run_ranks(), with a rank for each element of `host_of_rank`. The body gets a group in which
+/// the ranks seem to be on these hosts. Shared memory takes the place of the network between them.
 void run_host_ranks(const std::vector<int>& host_of_rank, const RankBody& body,
                     const RankThreadOptions& options = {});
 

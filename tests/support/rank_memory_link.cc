@@ -129,7 +129,7 @@ struct MemoryLink::Board {
         mail(numbers.size()),
         read(numbers.size()) {}
 
-  const std::vector<int> numbers;                // in the world
+  const std::vector<int> numbers;                // of the ranks, in the world
   std::vector<std::map<int64_t, Posted>> calls;  // by rank, number
   std::vector<int64_t> posted;
   std::vector<int64_t> over;

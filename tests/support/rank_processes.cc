@@ -71,7 +71,7 @@ bool must_be_executed(int rank, const RankProcessOptions& options) {
 /// Executes this test binary.
 RankStarter::Rank execute(const std::string& body, std::vector<std::string>& variables,
                           int output) {
-  // Allocate everything before fork: the parent may have threads.
+  // Allocate everything before fork(), because the parent may have threads.
   std::vector<char*> environment;
   environment.reserve(variables.size() + 1);
   for (auto& variable : variables) environment.push_back(variable.data());

@@ -57,7 +57,7 @@ class RankProcesses {
   RankProcesses& operator=(const RankProcesses&) = delete;
 
   /// Blocks until a rank has written `text`, has ended, or the deadline has passed. Returns true if
-  /// it has written it.
+  /// the rank has written `text`.
   bool wait_for_output(int rank, const std::string& text);
   /// Sends SIGKILL, or `signal`.
   void kill(int rank);

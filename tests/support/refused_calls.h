@@ -20,7 +20,7 @@ struct RefusedCall {
   int error;
 };
 
-/// The system call behind chmod(3).
+/// The system call that libc's chmod() makes.
 #ifdef SYS_chmod
 inline constexpr int kChmodCall = SYS_chmod;
 #else

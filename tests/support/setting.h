@@ -10,14 +10,14 @@
 
 namespace tessera::internal::testing {
 
-/// A configuration and its world: the parameter of suites over strategies.
+/// A configuration and a world size, which are the parameter of test suites over strategies.
 struct Setting {
   Configuration configuration;
   int size;
   ProcessGroupOptions::Lane lane = ProcessGroupOptions::Lane::kInline;
 
   bool has_whole_gradients() const { return configuration.degrees_at(size).optimizer == 1; }
-  /// Whether parameters are ever not whole.
+  /// Whether there are times when parameters are not whole.
   bool splits_parameters() const {
     return configuration.splits_parameters() && (size > 1 || configuration.free_eagerly);
   }

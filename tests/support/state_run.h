@@ -46,8 +46,8 @@ class StateRun {
   }
   void load(StateSource& source) { stream_->load(source, counters_); }
 
-  /// Describes how this rank's slices differ from fill(seed), padding included, with rank 0's
-  /// buffers on all ranks; empty if they do not.
+  /// Describes how this rank's slices and their padding differ from what fill(seed) gives, with
+  /// rank 0's buffers on all ranks; empty if they do not.
   std::string differences_from(uint64_t seed) const;
 
   /// The whole state for fill(seed), made without the code under test.

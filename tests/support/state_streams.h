@@ -93,7 +93,7 @@ class StateReader : public StateSource {
   std::map<std::string, std::map<int64_t, int64_t>> needed_;
 };
 
-/// Joins the pieces that several ranks wrote to whole entries. Each element must be there once.
+/// Makes whole entries of the pieces that several ranks wrote. Each element must be there once.
 inline StateDict joined(std::vector<StateDict> shares) {
   StateDict all;
   for (StateDict& share : shares) all.merge(std::move(share));

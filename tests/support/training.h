@@ -35,8 +35,8 @@ struct Schedule {
 /// Prints the name, for messages of tests.
 std::ostream& operator<<(std::ostream& stream, const Schedule& schedule);
 
-/// The schedules of the equivalence suite: accumulation 1 and 3, both modes, with and without
-/// clipping, many buckets and few.
+/// The schedules of the equivalence suite: 1 and 3 micro-steps, both values of Sync, with and
+/// without clipping, many buckets and few.
 const std::vector<Schedule>& schedules();
 
 /// The schedule with this name. Throws std::out_of_range.
@@ -80,8 +80,8 @@ struct TrainOptions {
 /// `configuration` and `schedule` as an engine takes them.
 Options options_of(const Configuration& configuration, const Schedule& schedule);
 
-/// Runs one rank's training under an engine. Ranks start from different parameters, and take rank
-/// 0's. The model is made in `dtype`; batches have its compute dtype.
+/// Runs one rank's training under an engine. Ranks make different parameters, which parallelize()
+/// replaces by rank 0's. The model is made in `dtype`; batches have its compute dtype.
 Outcome train(const Subject& subject, at::ScalarType dtype, const Configuration& configuration,
               const Schedule& schedule, const std::shared_ptr<ProcessGroup>& world,
               const TrainOptions& options = {});

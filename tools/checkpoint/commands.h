@@ -12,7 +12,8 @@ namespace tessera::internal {
 
 // The commands of tessera-checkpoint. A `path` is a step, or the directory of a run, which stands
 // for its newest step. Results go to `out`; errors are those of the file system or the reader.
-// Memory: kChunkBytes of a checkpoint, or one entry that has to be reordered.
+// A command holds kChunkBytes of a checkpoint in memory at a time, or one entry if its elements
+// have to be reordered.
 
 /// Prints what a step is made of.
 absl::Status print_info(FileSystem& files, const std::string& path, std::FILE* out);

@@ -21,11 +21,13 @@ std::string text_of(const EntryForm& form) {
                       "] with strides [", absl::StrJoin(form.strides, ", "), "]");
 }
 
-/// How many elements of entry `name`, which has one form in both, differ; and the first.
+/// How many elements of an entry differ between two steps, and the number of the first.
 struct Differences {
   int64_t count = 0;
   int64_t first = -1;
 };
+
+/// Compares entry `name`, which must have the same form in both steps.
 absl::StatusOr<Differences> differences_of(StepReader& a, StepReader& b, const std::string& name,
                                            ProgressBar& progress) {
   const auto width = static_cast<size_t>(a.manifest().entries.at(name).form.element_bytes());

@@ -40,7 +40,8 @@ std::map<std::string, Origin> origins_in(const std::vector<TensorFile>& files) {
   return origins;
 }
 
-/// Contains all tensors, also two of one name, which no layout accepts.
+/// Returns the layout of a shard with all tensors; an error if two tensors have the same name,
+/// which ShardLayout::make() refuses.
 absl::StatusOr<ShardLayout> layout_of(const std::vector<TensorFile>& files,
                                       const std::string& nonce) {
   std::vector<ShardPiece> pieces;
@@ -106,7 +107,7 @@ absl::Status import_model(FileSystem& files, const std::string& from, const std:
                           std::FILE* out) {
   const auto opened = TensorFile::open_all(files, from);
   if (!opened.ok()) return opened.status();
-  // The directory's lock is truncated when it is taken.
+  // Locking the directory truncates its lock file, so `from` must not be that file.
   std::error_code error;
   if (std::filesystem::equivalent(from, join_path(directory, kLockName), error)) {
     return absl::InvalidArgumentError(

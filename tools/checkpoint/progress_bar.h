@@ -20,7 +20,8 @@ class ProgressBar {
 
   void add(int64_t bytes);
 
-  /// Returns the line at `done` bytes: its last `columns` characters, as it must not wrap.
+  /// Returns the line to show after `done` bytes. A longer line than `columns` characters would
+  /// wrap, so only its end is returned.
   std::string line(int64_t done, size_t columns) const;
 
  private:

@@ -14,7 +14,7 @@
 
 namespace tessera::internal {
 
-/// Bytes that a program keeps of a checkpoint at a time.
+/// How many bytes of a checkpoint the program holds in memory at a time.
 inline constexpr int64_t kChunkBytes = 1 << 20;
 
 /// The error for a path that is neither a step nor a run with steps.

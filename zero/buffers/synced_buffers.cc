@@ -13,7 +13,8 @@
 namespace tessera::internal {
 namespace {
 
-constexpr int64_t kAlignment = 16;  // of the widest dtype, complex128
+// Alignment of each buffer's copy, in bytes; enough for the widest dtype, complex128.
+constexpr int64_t kAlignment = 16;
 
 /// Returns the dtype in which `buffer` is averaged; kByte if it is not averaged.
 at::ScalarType mean_dtype(const at::Tensor& buffer) {
@@ -118,11 +119,15 @@ std::string SyncedBuffers::problem() const {
 
 void SyncedBuffers::start(const Ranks& counted) {
   const at::NoGradGuard no_grad;
-  // The mean over fewer ranks divides in finish(): NCCL can only divide by the number of ranks.
+  // If the buffers of some ranks do not count, the all_reduce sums over all ranks (those ranks send
+  // zeros), and finish() divides by the number of ranks whose buffers count. NCCL can only divide
+  // by the number of all ranks.
   divisor_ = counted.count == group_.size() ? 0 : counted.count;
   const ReduceOp mean = divisor_ == 0 ? ReduceOp::kAvg : ReduceOp::kSum;
   for (Batch& batch : batches_) {
-    if (batch.work != nullptr) batch.work->wait();  // left by a step that was refused
+    // If the last step was refused, nobody has waited for its collective, which may still use
+    // `flat`.
+    if (batch.work != nullptr) batch.work->wait();
     const bool counts = counted.has_mine || !batch.is_mean;
     if (!counts) batch.flat.zero_();
     for (const Place& place : batch.places) {

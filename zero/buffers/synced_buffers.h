@@ -16,24 +16,26 @@ namespace tessera::internal {
 /// contiguous memory, so that one collective serves all buffers that are treated alike.
 class SyncedBuffers {
  public:
-  /// Returns null where there is nothing to do: under BufferSync::kOnce, without buffers, in a
-  /// world of one. Names, dtypes, sizes and values of `buffers` are equal on all ranks; `group`
-  /// outlives it. Collective and blocking if the result is not null.
+  /// Returns null where there is nothing to do: under BufferSync::kOnce, if there are no buffers,
+  /// and in a world of one. Names, dtypes, sizes and values of `buffers` are equal on all ranks;
+  /// `group` must outlive the result. Collective and blocking if the result is not null.
   static std::unique_ptr<SyncedBuffers> make(ProcessGroup& group,
                                              const std::vector<NamedTensor>& buffers,
                                              BufferSync sync);
 
-  /// Names the first buffer whose dtype, sizes or device are not those at parallelize, or whose
-  /// values changed although a rank may not write them; "" if none. Local. Allocates nothing if
-  /// there is no problem and the buffers that may not be written are contiguous.
+  /// Returns a message that names the first buffer whose dtype, sizes or device are not those at
+  /// parallelize, or whose values changed although some rank may not write them; "" if there is
+  /// none. Local. Allocates nothing if there is no problem and the buffers that may not be written
+  /// are contiguous.
   std::string problem() const;
 
-  /// The ranks whose buffers count; equal on all ranks except `has_mine`. In a loop over
-  /// Engine::join() these are the ranks that have batches left.
+  /// The ranks whose buffers are used: the buffers of all ranks get the values of one of these
+  /// ranks, or the mean over them. In a loop over Engine::join() they are the ranks that have
+  /// batches left, elsewhere all ranks. All ranks pass the same `first` and `count`.
   struct Ranks {
-    int first;      ///< lowest rank that counts; its values are broadcast where there is no mean
-    int count;      ///< number of ranks that count
-    bool has_mine;  ///< this rank's buffers count
+    int first;      ///< the lowest of these ranks; it broadcasts the buffers that are not averaged
+    int count;      ///< the number of these ranks
+    bool has_mine;  ///< true if this rank is one of them
   };
 
   /// Starts to send the buffers' values. For a buffer that has a problem(), sends the values of its
@@ -43,11 +45,11 @@ class SyncedBuffers {
   /// that saved the buffers stay valid.
   void finish();
 
-  /// Bytes of the copies.
+  /// Returns how many bytes the copies take.
   int64_t bytes() const;
 
  private:
-  /// A buffer and its part of a copy.
+  /// A buffer and its copy. In a Batch the copy is a part of Batch::flat.
   struct Place {
     NamedTensor buffer;
     at::Tensor copy;

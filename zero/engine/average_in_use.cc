@@ -18,9 +18,10 @@ namespace tessera::internal {
 // From begin_average() to its scope's end() every parameter shows the average. Calls that would
 // take the shown values for the run's own are refused: steps, state, writes, a backward. A scope
 // that was dropped (by an exception in an evaluation, perhaps on one rank only) cannot communicate,
-// so the next collective call ends it. Ranks may differ in that call and in whether they dropped
-// the scope. So each such call begins with one exchange in which every rank says whether it is
-// still inside. Then all ranks end the average, or all stay inside, or all throw the same error.
+// so the next collective call ends the average. Ranks may differ in that call and in whether they
+// dropped the scope. So every collective call inside a scope begins with one exchange in which
+// every rank says whether it is still inside. Then all ranks end the average, or all stay inside,
+// or all throw the same error.
 
 AverageInUse::~AverageInUse() {
   if (open_ != nullptr) open_->end = nullptr;
@@ -44,7 +45,8 @@ Engine::AverageScope AverageInUse::begin(int64_t steps, std::function<void()> en
   return Engine::AverageScope(open_);
 }
 
-/// Returns why the average is damaged; "" if it is not. Local; no rank may write shards meanwhile.
+/// Returns which parameter was written while it showed the average, and what to do; "" if none was.
+/// Local; no rank may write shards meanwhile.
 std::string AverageInUse::find_write() const {
   const FlatParameters::Finding finding = trained_.store.inspect();
   if (finding.violation != FlatParameters::Violation::kWritten) return "";
@@ -76,7 +78,8 @@ void AverageInUse::leave(const char* call, Inside inside) {
     }
     ShownAverage(context_.parts.table, context_.parts.plan, trained_.store, *trained_.average)
         .hide();
-    std::exchange(open_, nullptr)->end = [] {};  // the scope may outlive the engine
+    // The scope may outlive the engine; its end() then does nothing.
+    std::exchange(open_, nullptr)->end = [] {};
     damage =
         refusal_text(context_.group.all_gather_bytes(written, "end of begin_average"), "engine");
   });

@@ -16,23 +16,28 @@ namespace tessera::internal {
 /// the weights. Note [Inside an average] in average_in_use.cc. Used by one thread.
 class AverageInUse {
  public:
-  /// References outlive it.
+  /// References must outlive it.
   AverageInUse(EngineContext& context, TrainedParameters& trained)
       : context_(context), trained_(trained) {}
   ~AverageInUse();
   AverageInUse(const AverageInUse&) = delete;
   AverageInUse& operator=(const AverageInUse&) = delete;
 
-  /// Makes the model show the average, after `steps` updates. The scope's end() calls `end`, which
-  /// calls leave(kEnds). Collective, blocking; throws as Engine::begin_average().
+  /// Makes the model show the average now. `steps`: the updates made so far, for the error message.
+  /// The scope's end() calls `end`, which calls leave(kEnds). Collective, blocking; throws as
+  /// Engine::begin_average() does.
   Engine::AverageScope begin(int64_t steps, std::function<void()> end);
   bool is_open() const { return open_ != nullptr; }
 
-  /// How a collective call behaves inside the scope.
+  /// What a collective call does inside the scope: kRefused throws, kAllowed runs while the model
+  /// shows the average, kEnds first ends the average.
   enum class Inside : uint8_t { kRefused, kAllowed, kEnds };
   /// Called first in the collective call `call`, on all ranks. Inside a scope it is collective and
-  /// blocking: it ends the average if `inside` says so or a rank has dropped its scope. Throws
-  /// c10::Error on every rank if `call` is refused or a parameter was written.
+  /// blocking: it ends the average if on every rank `inside` is kEnds or the scope was dropped. If
+  /// that holds on some ranks only, if `inside` is kRefused on a rank that is still in its scope,
+  /// or if a scope of ParameterAccess is open where the average would end, the call is refused:
+  /// throws c10::Error on every rank. Does so, too, if a parameter was written in an average that
+  /// it ends.
   void leave(const char* call, Inside inside);
 
  private:

@@ -18,15 +18,16 @@
 namespace tessera::internal {
 
 // Note [Writes behind the engine's back]
-// The vote does not detect a user's own optimizer over the model's parameters in a loop that never
-// calls step(). So every backward of the engine's model begins by checking version counters and
-// first elements (MisuseCheck::written()). This takes under a microsecond per parameter. Page
-// tables would show more where parameters are shared, but reading those of 500 MB takes 16 ms. A
-// rank that finds a write reports it in the all-gather at the end of backward, and all ranks throw
-// from backward. The gradients remain valid, and modify_parameters() repairs the state. Inside
-// no_sync() nothing is reported; the next backward that reduces finds the write again. Under
-// asynchronous steps backward has no such all-gather: if a second backward finds a write and no
-// step() between the two has reported it, the engine fails on all ranks.
+// A loop that never calls step() holds no vote. So the vote does not detect that such a loop
+// updates the model's parameters by an optimizer of the user's own. Therefore every backward of the
+// engine's model begins by checking version counters and first elements (MisuseCheck::written()).
+// This takes under a microsecond per parameter. Page tables would show more where parameters are
+// shared, but reading those of 500 MB takes 16 ms. A rank that finds a write reports it in the
+// all-gather at the end of backward, and all ranks throw from backward. The gradients remain valid,
+// and modify_parameters() repairs the state. Inside no_sync() nothing is reported; the next
+// backward that reduces finds the write again. Under asynchronous steps backward has no such
+// all-gather: if a second backward finds a write and no step() between the two has reported it, the
+// engine fails on all ranks.
 
 // Note [Failed gathers]
 // An operator whose unit cannot be gathered gets a storage that denies access. LibTorch then throws
@@ -115,7 +116,9 @@ void Backward::backward_failed() noexcept {
 void Backward::require_weights() const {
   const std::string problem = option_against("backward with a weight", context_.parts.options);
   TORCH_CHECK(problem.empty(), "[engine] ", problem);
-  if (!context_.group.device().is_cpu()) {  // on a GPU backward runs on threads of its own
+  // A SyncBatchNorm gets the weight from LossWeightScope, which applies to this thread only. On a
+  // GPU backward runs on other threads.
+  if (!context_.group.device().is_cpu()) {
     const std::string name = first_sync_batch_norm(*context_.persistent.model);
     TORCH_CHECK(name.empty(), "[engine] backward: got a weight on ", context_.group.device().str(),
                 " in a model with the SyncBatchNorm '", name,
@@ -135,7 +138,8 @@ at::Tensor Backward::scale(const at::Tensor& loss) {
   return trained_.applier->scale(loss);
 }
 
-/// See Note [Failed gathers].
+/// Runs autograd's backward of the scaled loss. If a gather failed during it, throws that
+/// CommError. See Note [Failed gathers].
 void Backward::differentiate(const at::Tensor& loss, bool retain_graph) {
   try {
     scale(loss).backward({}, retain_graph);
@@ -162,7 +166,8 @@ void Backward::backward(const at::Tensor& loss, const BackwardOptions& options) 
     differentiate(loss, options.retain_graph);
   }
   if (!next_weight_.has_value()) return;
-  // Backward gave this model no gradients, but peers may have some, and this rank's weight counts.
+  // Backward gave this model no gradients, so no micro-step has begun. Peers may have gradients,
+  // and their mean also depends on this rank's weight. So this rank takes part without gradients.
   gradients_.note_scaled();
   const at::NoGradGuard no_grad;
   context_.streams.pass();
@@ -195,7 +200,8 @@ void Backward::micro_step(const std::function<void()>& body) {
   TORCH_CHECK(*context_.persistent.no_sync_depth == 0,
               "[graph] micro_step: called inside no_sync(), expected outside; in a world of one "
               "there is nothing that no_sync() saves");
-  // A world of one: throwing here leaves no peer waiting. A replay runs no hooks, so check here.
+  // Hooks look for writes when a backward begins, but a replay runs no hooks, so this looks for
+  // them. It may throw on this rank alone, because graphs exist only in a world of one.
   const std::string written = step_.misuse().written();
   TORCH_CHECK(written.empty(), "[grad] rank 0: ", written);
   gradients_.adopt_cleared();
@@ -261,7 +267,8 @@ void Backward::begin_micro_step(bool is_announced) {
   report_phase(Phase::kBackward);
 }
 
-/// See Note [Writes behind the engine's back].
+/// Looks for parameters that were written outside modify_parameters(), and keeps what it finds in
+/// written_. See Note [Writes behind the engine's back].
 void Backward::look_for_writes() {
   trained_.store.finish();
   std::string found = step_.misuse().written();

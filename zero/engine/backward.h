@@ -28,7 +28,7 @@ namespace tessera::internal {
 /// Used by the thread that makes it and runs backward; on a GPU hooks run on the device's thread.
 class Backward final : private GradientSink, private BackwardListener {
  public:
-  /// The parts of the engine that it uses; they outlive it.
+  /// The parts of the engine that Backward uses; they must outlive it.
   struct Uses {
     EngineContext& context;
     TrainedParameters& trained;
@@ -47,7 +47,8 @@ class Backward final : private GradientSink, private BackwardListener {
   void backward(const at::Tensor& loss, const BackwardOptions& options);
   at::Tensor scale(const at::Tensor& loss);
   void micro_step(const std::function<void()>& body);
-  /// Returns true if accumulate() only adds on this rank, without communication.
+  /// Returns true if accumulate() would now only add to this rank's gradients, without
+  /// communication.
   bool accumulates_alone() const;
   /// `is_announced`: the call has already been announced to all ranks in the loop over join().
   void accumulate(const GivenGradients& given, std::optional<double> weight, bool is_announced);
@@ -58,7 +59,8 @@ class Backward final : private GradientSink, private BackwardListener {
 
   /// Throws c10::Error, on all ranks alike, if losses may not have weights in this engine.
   void require_weights() const;
-  /// Drops writes found since the last step(), because the step that is being made reports them.
+  /// Forgets the write to a parameter that the last backward found. Called by step(), which looks
+  /// for writes itself.
   void forget_writes() { written_.clear(); }
 
   /// Returns true if a backward of this engine is under way; any thread may ask.
@@ -88,9 +90,10 @@ class Backward final : private GradientSink, private BackwardListener {
   std::unique_ptr<CapturedMicroSteps> captured_;  // null without Options::cuda_graphs
   std::vector<std::unique_ptr<GradientHook>> hooks_;
   bool in_micro_step_ = false;
-  std::optional<double> next_weight_ = {};  // weight of the next micro-step
-  std::string written_;                     // writes found in the last backward since step()
-  std::string hook_error_;  // error thrown by one of our gradient hooks in this backward
+  // weight of the next micro-step's loss; unset if it has none
+  std::optional<double> next_weight_ = {};
+  std::string written_;     // the write that the last backward since step() found; "" if none
+  std::string hook_error_;  // what a gradient hook of the engine has thrown in this backward
 };
 
 }  // namespace tessera::internal

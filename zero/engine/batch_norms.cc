@@ -24,8 +24,9 @@ bool is_synchronised(const torch::nn::Module& module) {
          module.as<nn::SyncBatchNorm3dImpl>() != nullptr;
 }
 
-/// Calls visit(name, module) for `model`, whose name is "", and all modules in it. Works on the
-/// stack, too: LibTorch lists a model among its modules only if a std::shared_ptr holds it.
+/// Calls visit(name, module) for `model`, whose name is "", and for all modules in it. Also works
+/// for a model on the stack: LibTorch lists a model among its own modules only if a std::shared_ptr
+/// holds it.
 template <typename Visit>
 void visit(const torch::nn::Module& model, const Visit& visit) {
   visit(std::string(), model);

@@ -10,18 +10,18 @@
 
 namespace tessera::internal {
 
-/// Returns the parameters of BatchNorm layers, synchronised or not, whose running statistics are
-/// fp32, because with 16-bit inputs LibTorch needs these parameters in the dtype of the statistics.
-/// Local.
+/// Returns the parameters of BatchNorm layers, synchronised or not. They keep their dtype, because
+/// with 16-bit inputs LibTorch needs them in the dtype of the running statistics. Local.
 std::set<const c10::TensorImpl*> batch_norm_parameters(const torch::nn::Module& model);
 
-/// Returns one line for each of LibTorch's BatchNorm layers in `model`, which
-/// Options::requires_sync_batch_norm refuses. Local.
+/// Returns one line for each BatchNorm layer in `model` that is LibTorch's own:
+/// Options::requires_sync_batch_norm refuses these layers. Local.
 std::vector<std::string> problems_of_batch_norms(const torch::nn::Module& model);
 
-/// Returns a line for each module of `model` that Reproducible::kAnyWorldSize refuses, because its
-/// forward takes statistics over all ranks, or keeps statistics of one rank's batches in a buffer
-/// that `ignores` does not leave to the user. Local.
+/// Returns a line for each module of `model` that Reproducible::kAnyWorldSize refuses. It refuses a
+/// module whose forward takes statistics over all ranks. It also refuses a module whose forward
+/// keeps statistics of one rank's batches in a buffer, unless `ignores` returns true for the
+/// buffer, which leaves it to the user. Local.
 std::vector<std::string> problems_of_statistics(
     const torch::nn::Module& model, const std::function<bool(std::string_view buffer)>& ignores);
 

@@ -12,8 +12,9 @@ namespace tessera::internal {
 
 CapturedMicroSteps::CapturedMicroSteps(at::Device device)
     : anchor_(make_graph(device)), user_(device) {
-  // The nodes that accumulate gradients belong to stream(), which differs from the stream of eager
-  // steps. LibTorch would warn of that, but autograd orders the streams.
+  // Turns off LibTorch's warning that a node which accumulates gradients belongs to another stream
+  // than the one on which the gradient was computed. Here the nodes belong to stream(), eager steps
+  // run on another stream, and autograd orders the two.
   at::globalContext().setWarnOnAccumulateGradStreamMismatch(false);
 }
 
@@ -35,7 +36,7 @@ bool CapturedMicroSteps::run(size_t place, const std::function<void()>& body, Re
   capture(step, body, engine);
   step.after = reducer.snapshot();
   engine.pass();
-  step.graph->replay();  // the capture only recorded
+  step.graph->replay();  // the capture recorded the work and did not run it
   return true;
 }
 
@@ -53,7 +54,8 @@ void CapturedMicroSteps::run_as_it_is(const std::function<void()>& body, StreamJ
 void CapturedMicroSteps::capture(MicroStep& step, const std::function<void()>& body,
                                  StreamJoin& engine) {
   {
-    // A captured stream may not wait for work outside of the capture, so wait for it before.
+    // The stream waits here, before the capture, because during a capture it may not wait for work
+    // outside the capture.
     const c10::StreamGuard guard(stream());
     engine.pass();
   }

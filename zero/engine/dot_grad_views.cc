@@ -11,7 +11,7 @@
 namespace tessera::internal {
 namespace {
 
-/// Returns a tensor like `parameter` without memory: any read of its data throws `text`.
+/// Returns a tensor that is like `parameter` but has no memory: any read of its data throws `text`.
 at::Tensor stand_in(const at::Tensor& parameter, const std::string& text) {
   at::Tensor tensor = without_memory(parameter, parameter.scalar_type());
   tensor.storage().unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
@@ -19,8 +19,8 @@ at::Tensor stand_in(const at::Tensor& parameter, const std::string& text) {
   return tensor;
 }
 
-/// Returns the elements of `view` as a tensor that is no view to autograd: torch optimizers'
-/// zero_grad() detaches gradients in place, which is refused for views.
+/// Returns the elements of `view` as a tensor that is no view to autograd, because torch
+/// optimizers' zero_grad() detaches gradients in place, which autograd refuses for views.
 at::Tensor without_base(const at::Tensor& view) {
   if (!view.defined()) return view;
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(

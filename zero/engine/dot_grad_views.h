@@ -36,9 +36,10 @@ class DotGradViews {
   /// Stops expecting the view of parameter `index`, whose `.grad` the user has cleared.
   void forget(size_t index) { shown_[index].reset(); }
 
-  /// Shows the gradient of parameter `index`: under kReduced the gradient reduced over ranks, under
-  /// kLocal this rank's sum so far (no_sync), which is never readable.
+  /// What show() makes visible as `.grad`: kReduced is the gradient reduced over ranks; kLocal is
+  /// this rank's sum so far (inside no_sync()), which is never readable.
   enum class Content : uint8_t { kReduced, kLocal };
+  /// Makes `content` of parameter `index` visible as its `.grad`.
   void show(size_t index, Content content);
 
   /// Parameters whose view was shown and whose `.grad` the user has cleared since. `all` is set if
@@ -52,9 +53,10 @@ class DotGradViews {
   /// Returns the first trainable parameter whose `.grad` is a tensor other than its view, if any.
   std::optional<size_t> replaced() const;
 
-  /// Returns how often users have written whole gradients in place since hide_all(). Also called
-  /// before the engine writes shown gradients, so that these writes do not count; show() restarts
-  /// the count of a gradient.
+  /// Returns how often users have written whole gradients in place since hide_all(). If the engine
+  /// itself is about to write to gradients that are shown, call this before the write and show()
+  /// after it: show() takes the version of each gradient as the new base, so the engine's write
+  /// does not count.
   int64_t count_edits();
 
  private:

@@ -121,7 +121,9 @@ void Engine::accumulate(const std::vector<NamedTensor>& gradients, std::optional
   if (is_alone) {
     TORCH_CHECK(problem.empty(), "[accumulate] rank ", group.rank(), ": ", problem);
   } else {
-    now.step.learn_outcome();  // the step's vote uses the same channel
+    // First finish the vote of an asynchronous step, because refuse_on_all_ranks() uses the same
+    // channel.
+    now.step.learn_outcome();
     now.context.failure.guard([&] { refuse_on_all_ranks(group, problem, "accumulate"); });
   }
   now.backward.accumulate(given, weight, is_announced);
@@ -137,8 +139,8 @@ void Engine::zero_grad() {
 
 bool Engine::has_gradients() const { return implementation_->get().gradients.has_backward(); }
 
-/// If it throws, it throws on all ranks that call it, because ranks have the same options. Nothing
-/// is under way then.
+/// Throws if the options exclude no_sync(). All ranks that call it throw then, because all ranks
+/// have the same options. No communication has begun at that point.
 Engine::NoSync Engine::no_sync() {
   const EngineContext& context = implementation_->get().context;
   const std::string problem = option_against("no_sync", context.parts.options);
@@ -175,7 +177,8 @@ void JoinScope::follow() {
   TORCH_CHECK(!open_->is_followed,
               "[join] loop: ran a second time, expected once; call engine->join() for each loop");
   open_->is_followed = true;
-  const std::function<void()> follow = open_->follow;  // a copy: the end of the loop clears it
+  // A copy, because the end of the loop clears open_->follow.
+  const std::function<void()> follow = open_->follow;
   if (follow) follow();
 }
 

@@ -27,12 +27,14 @@ struct EngineParts {
   UnitPlan plan;
   ResolvedOptions options;
   OptimizerPlan optimizer;
-  std::vector<size_t> group_of;  ///< result of OptimizerPlan::assign()
+  /// For each entry of the table the index of its optimizer group: what OptimizerPlan::assign()
+  /// returned.
+  std::vector<size_t> group_of;
 };
 
 /// Objects that every part of an engine uses: the parts that all ranks agreed on, the state that
-/// outlives the engine, and the records of failures, streams and times. One for each engine; its
-/// parts hold references to it.
+/// outlives the engine, and the records of failures, streams and times. Each engine has one, to
+/// which the engine's parts hold references.
 struct EngineContext {
   /// `outlives` must outlive this object.
   EngineContext(EngineParts agreed, PersistentState& outlives)
@@ -59,8 +61,8 @@ struct EngineContext {
   const SliceMap slices;
   ComputeSpans compute;
   StepTimes times;
-  /// Watches the thread that makes this object. Lives longer than Backward, which it notifies,
-  /// because operators of any thread query it.
+  /// Watches the thread that makes this object. It is not a member of Backward, which it notifies,
+  /// because operators of any thread query it even after Backward is destroyed.
   BackwardWatch backward_watch;
 };
 

@@ -32,8 +32,9 @@ std::string problem_of_kernels(const UnitPlan& plan, const OptimizerPlan& optimi
   return cuda::problem_of(plan, world.size());
 }
 
-/// Returns why `optimizer` cannot update in backward; "" if it can. Backward has this rank's slice
-/// of one unit at a time, so an algorithm cannot need all gradients of a parameter at once.
+/// Returns why `optimizer` cannot update in backward; "" if it can. In backward a rank has only its
+/// slice of one unit's gradient at a time, so an algorithm that needs a parameter's whole gradient
+/// cannot update there.
 std::string problem_of_whole_tensors(const OptimizerPlan& optimizer,
                                      const ResolvedOptions& options) {
   if (!options.optimizer_in_backward) return "";

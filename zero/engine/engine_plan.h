@@ -21,8 +21,8 @@ std::optional<UnitPlan> plan_units(const torch::nn::Module& model, const Paramet
                                    const OptimizerPlan& optimizer, const ResolvedOptions& options,
                                    const ProcessGroup& world, std::vector<std::string>& problems);
 
-/// Returns lines about the engine and `buffers` that must be equal on all ranks. The lines that
-/// explain most come first.
+/// Returns lines about the engine and `buffers` that must be equal on all ranks. A difference in an
+/// earlier line tends to explain differences in later ones.
 std::vector<std::string> fingerprint(const EngineParts& parts,
                                      const std::vector<NamedTensor>& buffers);
 

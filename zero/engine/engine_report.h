@@ -9,8 +9,8 @@
 
 namespace tessera::internal {
 
-/// Returns the input of the memory formulas for this engine with `micro_steps` backwards per step.
-/// Local.
+/// Returns the input of the memory formulas for this engine if each step has `micro_steps`
+/// backwards. Local.
 MemorySetting memory_setting(const EngineContext& context, const TrainedParameters& trained,
                              const StepGradients& gradients, int micro_steps);
 

@@ -37,7 +37,7 @@ void EngineState::take_counters(const EngineCounters& loaded) {
   if (trained_.average != nullptr) trained_.average->set_updates(loaded.averaged);
 }
 
-// --- Out ---
+// --- Saving ---
 
 StateDict EngineState::state_dict(StateScope scope, int rank) {
   const at::NoGradGuard no_grad;
@@ -67,7 +67,7 @@ std::vector<StateOutline> EngineState::state_entries() {
   return StreamedState::entries(agree_to_save("state_entries"));
 }
 
-// --- In ---
+// --- Loading ---
 
 void EngineState::load_state_dict(const StateDict& state, const PartialState& partial) {
   load("load_state_dict", [&](EngineCounters& loaded) { transfer_.load(state, loaded, partial); });
@@ -93,7 +93,7 @@ void EngineState::load(const char* call, const std::function<void(EngineCounters
   });
 }
 
-// --- From one engine to the next ---
+// --- Rebuilding ---
 
 void EngineState::take_out(const char* call, const ParameterTable& next, StateDict& stays,
                            StateDict* left) {

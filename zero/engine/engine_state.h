@@ -16,12 +16,12 @@
 
 namespace tessera::internal {
 
-/// Moves the state of the run out of the engine and into it: StreamedState with the engine's
-/// counters. Used between steps by one thread. Functions that have the name of an Engine function
-/// have its contract.
+/// Saves the run's state from the engine and loads it into the engine: what StreamedState handles,
+/// and the engine's counters. Used between steps by one thread. A function that is named like one
+/// of Engine has the same contract.
 class EngineState {
  public:
-  /// References outlive it.
+  /// References must outlive it.
   EngineState(EngineContext& context, TrainedParameters& trained, StepGradients& gradients,
               EngineStep& step);
 
@@ -31,11 +31,13 @@ class EngineState {
   void load_state_dict(const StateDict& state, const PartialState& partial);
   void read_state(StateSource& source, const PartialState& partial);
 
-  /// Takes the state out for an engine that trains `next` and replaces this one. Puts the state
-  /// that the new engine needs into `stays`, and the state of parameters that become frozen into
-  /// `left`, unless `left` is null. Local: an exception ends the engine.
+  /// Takes the state out for an engine that trains `next` and replaces this one. Sets `stays` to
+  /// this rank's part of the state that the new engine needs. Sets `left`, unless it is null, to
+  /// this rank's part of the state of parameters that become frozen. Local, but an exception ends
+  /// the engine on all ranks.
   void take_out(const char* call, const ParameterTable& next, StateDict& stays, StateDict* left);
-  /// Gives the new engine the `stays` of all ranks. Collective.
+  /// Called on the new engine. Loads the state that take_out() put into `stays` on all ranks.
+  /// Collective.
   void put_back(const char* call, StateDict stays);
 
  private:

@@ -13,7 +13,7 @@ namespace tessera::internal {
 
 // Note [The step is a fence]
 // Parameters change only in step(), modify_parameters(), load_state_dict() and read_state(), and at
-// the begin and the end of an average. Between these calls no rank changes a byte that another may
+// the start and the end of an average. Between these calls no rank changes a byte that another may
 // read. step() first finishes every reduction, then votes; ranks write only after a unanimous vote.
 // A rank that finds an error (a parameter written outside modify_parameters(), an open scope, no
 // backward, a non-finite gradient) puts it into its report instead of throwing, so that all ranks
@@ -41,7 +41,7 @@ EngineStep::~EngineStep() {
 
 /// Runs `body`, which votes or waits for a vote. If the vote refuses an asynchronous step, restores
 /// the last agreed history. If it refuses a synchronous step that has not updated in backward,
-/// restores the learning rates of the step before.
+/// restores the learning rates that were in force before this step.
 template <typename Body>
 auto EngineStep::guard_late(Body&& body) {
   try {
@@ -78,7 +78,7 @@ StepResult EngineStep::make() {
     StepVote::RankReport mine = failure.abort_all_on_exception("step()", [&] {
       gradients_.reducer().finish();
       StepVote::RankReport report = rank_report(find_misuse());
-      // Runs beside the vote. Buffers change only after the vote.
+      // Sends the buffers' values beside the vote; the buffers change in finish(), after the vote.
       if (buffers_ != nullptr) buffers_->start(join_.ranks_with_batches());
       return report;
     });
@@ -95,7 +95,9 @@ StepResult EngineStep::make() {
   });
 }
 
-/// Called when all ranks have agreed to the step or, under asynchronous steps, handed it in.
+/// Notes the step in the history, clears the gradients for the next step, and returns the result to
+/// show to the user. Called when all ranks have agreed to the step or, under asynchronous steps,
+/// have queued it.
 StepResult EngineStep::begin_next(const std::optional<StepApplier::Outcome>& outcome) {
   gradients_.note_step(steps_, trained_.applier->is_late() || outcome->committed);
   const double weight = gradients_.weight().sum().value_or(0.0);
@@ -141,18 +143,21 @@ void EngineStep::agree_to_update() {
   trained_.early_update->begin();
 }
 
-/// Called before ranks compare their hyper-parameters, when the number of updates is known.
+/// Sets the learning rates that the schedule gives for the next update; if it gives none,
+/// schedule_problem_ says why. Called when the number of updates is known, before ranks compare
+/// their hyper-parameters.
 void EngineStep::apply_schedule() {
   schedule_problem_ = context_.persistent.schedule.apply(steps_, trained_.optimizer().groups());
 }
 
-/// Also tells the launcher, which uses it to see whether the job fails at the same step again.
+/// Sets the number of updates applied so far, and reports it to the launcher, which uses it to see
+/// whether the job fails at the same step again.
 void EngineStep::set_steps(int64_t steps) {
   steps_ = steps;
   report_step(steps);
 }
 
-/// Counts a step whose outcome is known.
+/// Returns the result of a step whose outcome is known. Counts the step if it was committed.
 StepResult EngineStep::result_of(const StepApplier::Outcome& outcome) {
   if (outcome.committed) {
     set_steps(steps_ + 1);
@@ -184,10 +189,10 @@ StepVote::RankReport EngineStep::rank_report(std::string misuse) {
   return report;
 }
 
-/// Reduces the gradients that no_sync() left on this rank. If a backward gave this rank no
-/// gradients, the rank takes part with zeros, because peers may have some. If ranks differ, reduces
-/// nothing, because peers may have nothing to reduce; the vote then refuses the step because of the
-/// histories.
+/// Reduces the gradients that no_sync() left on this rank. A rank whose backward gave no gradients
+/// takes part with zeros, because peers may have some. If an earlier reduction has found that ranks
+/// differ in their gradients, reduces nothing, because peers may have nothing to reduce; the vote
+/// then refuses the step, because the ranks' histories differ.
 void EngineStep::reduce_what_is_left() {
   if (gradients_.reducer().ranks_differ()) return;
   const bool is_idle = gradients_.is_idle();
@@ -220,7 +225,9 @@ std::string EngineStep::find_misuse() const {
   return misuse.empty() && !trained_.is_updated() ? find_untrained() : misuse;
 }
 
-/// Checks at steps 1, 2, 4, 8, ... only: walking a model allocates, and steps do not.
+/// Returns which trainable parameters (and, if steps sync them, buffers) were added to or removed
+/// from the model since parallelize; "" if none. Looks only at steps 1, 2, 4, 8, ..., because
+/// walking a model allocates memory, and other work of a step does not.
 std::string EngineStep::find_untrained() const {
   const bool is_due = std::has_single_bit(static_cast<uint64_t>(steps_here_ + 1));
   return is_due ? model_changes_.untrained() : "";

@@ -20,24 +20,27 @@
 
 namespace tessera::internal {
 
-/// Makes steps: reduces what is left, reports this rank's errors, votes, commits, syncs buffers and
-/// begins the next step. Note [The step is a fence] in engine_step.cc. Used by one thread.
+/// Makes steps: reduces what no_sync() has left, reports this rank's errors, votes, commits, syncs
+/// buffers and begins the next step. Note [The step is a fence] in engine_step.cc. Used by one
+/// thread.
 class EngineStep {
  public:
-  /// References outlive it. Collective.
+  /// References must outlive it. Collective.
   EngineStep(EngineContext& context, TrainedParameters& trained, StepGradients& gradients,
              JoinLoop& join);
   ~EngineStep();
   EngineStep(const EngineStep&) = delete;
   EngineStep& operator=(const EngineStep&) = delete;
 
-  /// Does Engine::step(), after it is known that it may be called. Collective, blocking.
+  /// Does the work of Engine::step(). The caller has checked that step() may be called now.
+  /// Collective, blocking.
   StepResult make();
   /// Under asynchronous steps: waits for the outcome of the last step and throws its error.
   /// Collective, blocking. Does nothing for synchronous steps.
   void learn_outcome();
-  /// Call it before the first update where backward updates: throws, on all ranks, the errors that
-  /// make() would throw. Collective, blocking.
+  /// For engines that update in backward (Options::optimizer_in_backward): call it before the first
+  /// update of a backward. Throws, on all ranks, the errors that make() would throw. Collective,
+  /// blocking.
   void agree_to_update();
 
   const MisuseCheck& misuse() const { return misuse_; }
@@ -48,8 +51,10 @@ class EngineStep {
 
   /// About the last step, for reports.
   struct Last {
-    std::vector<uint8_t> used;  ///< per table entry; empty before the first step
-    int reductions = 1;         ///< backwards that reduced
+    /// Reducer::used() of that step, by table index; empty before the first step. Under
+    /// asynchronous steps it has only what this rank used.
+    std::vector<uint8_t> used;
+    int reductions = 1;  ///< number of backwards of the step that reduced gradients; at least 1
   };
   const Last& last() const { return last_; }
 
@@ -75,7 +80,7 @@ class EngineStep {
   Last last_;
   int64_t steps_ = 0;
   int64_t steps_here_ = 0;        // steps made by this engine object
-  std::string schedule_problem_;  // why the next update has no learning rates
+  std::string schedule_problem_;  // why the schedule gives no learning rates; "" if it does
 };
 
 }  // namespace tessera::internal

@@ -36,7 +36,8 @@ class EvaluationMode {
   std::vector<std::pair<torch::nn::Module*, bool>> modules_;
 };
 
-/// Throws if ranks differ in `has_more`. Where gathers are collective, each batch needs all ranks.
+/// Throws if ranks differ in `has_more`. Called only where gathers are collective, because there
+/// all ranks must run each batch.
 void require_alike(ProcessGroup& group, HostAllGather& more, bool has_more) {
   more.mine()[0] = has_more ? 1 : 0;
   more.exchange("batches of evaluate");

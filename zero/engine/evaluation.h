@@ -8,7 +8,7 @@
 
 namespace tessera::internal {
 
-/// Does Engine::evaluate(), after it is known that it may be called. Collective, blocking.
+/// Does Engine::evaluate(). The caller has checked that it may be called now. Collective, blocking.
 Mean evaluate(EngineContext& context, TrainedParameters& trained,
               const std::function<bool()>& has_batch, const std::function<void(Mean&)>& run_batch);
 

@@ -25,7 +25,7 @@ IndexByName index_by_name(const ParameterTable& table) {
 }
 
 /// Returns what is wrong with the indices of a sparse gradient in host memory; "" if nothing.
-/// LibTorch adds the elements without a check, to memory of others.
+/// LibTorch does not check them: an index beyond the shape would make it write to other memory.
 std::string stray_index(const at::Tensor& gradient) {
   if (!gradient.is_sparse() || !gradient.is_cpu() || gradient._nnz() == 0) return "";
   for (int64_t dim = 0; dim < gradient.sparse_dim(); ++dim) {

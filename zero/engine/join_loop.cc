@@ -22,13 +22,14 @@ namespace tessera::internal {
 // join() every collective call begins with an announcement, one word from every rank. A rank
 // without batches announces that it follows, receives the other ranks' call and makes it without
 // gradients: the same reductions with zeros, the same vote. So all histories stay equal, and
-// nothing else in the engine knows of the loop. The loop ends when no rank has batches left. A
-// scope that a rank drops earlier cannot communicate; the rank's next announcement says that it has
-// left.
+// nothing else in the engine knows of the loop. The loop ends when no rank has batches left. If a
+// rank drops its JoinScope before that, the scope cannot communicate, so the rank's next
+// announcement says that it has left.
 //
-// Without weights a step's gradient is the sum over backwards of the mean over the ranks that had a
-// batch: the divisor is the mean number of such ranks (StepWeight). Where backward updates, the
-// divisor must be known earlier, so gradients are multiplied by N / active as they come.
+// Under Divide::kByActive and without weights, the gradients of a step are summed over backwards
+// and ranks. The sum is divided by the mean over backwards of the number of ranks that had a batch
+// (StepWeight). Where backward updates, the divisor must be known earlier, so each gradient is
+// multiplied by N / (the number of ranks with batches) when it arrives.
 
 /// Returns why ranks cannot follow others in this engine; "" if they can.
 std::string JoinLoop::problem_of(const JoinOptions& options) const {
@@ -116,8 +117,8 @@ void JoinLoop::follow(const std::function<void(JoinProtocol::Call)>& make) {
       const auto stop = c10::make_scope_exit([this] { is_following_ = false; });
       make(call);
     }
-    // on_step() may call the engine. Ranks with batches make and announce the same calls after
-    // their step.
+    // on_step() may call the engine, so is_following_ is false again: calls in it are announced, as
+    // the ranks with batches announce theirs after the step.
     if (call == Call::kStep && open_->options.on_step) open_->options.on_step();
   }
 }

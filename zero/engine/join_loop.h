@@ -19,7 +19,7 @@ namespace tessera::internal {
 /// each collective call in the loop. Note [Join] in join_loop.cc. Used by one thread.
 class JoinLoop {
  public:
-  /// References outlive it.
+  /// References must outlive it.
   JoinLoop(EngineContext& context, TrainedParameters& trained, StepWeight& weight)
       : context_(context), trained_(trained), weight_(weight) {}
   ~JoinLoop() { end(); }
@@ -33,9 +33,10 @@ class JoinLoop {
   bool is_open() const { return open_ != nullptr; }
 
   /// Announces that this rank calls `name` next, and returns the call that the ranks with batches
-  /// make. Inside a loop it is collective and blocking and throws as JoinProtocol::exchange().
-  /// Outside a loop, and while this rank follows others, returns `mine` without communication. Ends
-  /// the loop if all ranks have left it.
+  /// make. Inside a loop it is collective and blocking, and throws as JoinProtocol::exchange()
+  /// does. Outside a loop, or while follow() repeats on this rank a call that the ranks with
+  /// batches announced, it returns `mine` without communication. Ends the loop if all ranks have
+  /// left it.
   JoinProtocol::Call announce(JoinProtocol::Call mine, const char* name, bool is_weighted = false);
 
   /// Repeats the calls of the ranks with batches by calling `make`, until no rank has batches left,
@@ -44,7 +45,7 @@ class JoinLoop {
   void follow(const std::function<void(JoinProtocol::Call)>& make);
   bool is_following() const { return is_following_; }
 
-  /// Gives the ranks without batches the hyper-parameters of JoinProtocol::lowest_active().
+  /// Gives the ranks without batches the hyper-parameters of rank JoinProtocol::lowest_active().
   /// Collective and blocking if any rank has no batches left; else does nothing.
   void take_hyper_parameters();
 
@@ -52,8 +53,9 @@ class JoinLoop {
   bool is_weighted() const { return protocol_->is_weighted(); }
   /// Returns the ranks with batches; all ranks outside a loop.
   SyncedBuffers::Ranks ranks_with_batches() const;
-  /// Returns the factor for gradients where backward updates. It turns the mean over all ranks into
-  /// the mean over the ranks with batches, under JoinOptions::Divide::kByActive; else it is 1.
+  /// Returns the factor by which gradients are multiplied under Options::optimizer_in_backward. In
+  /// a loop under JoinOptions::Divide::kByActive it turns the mean over all ranks into the mean
+  /// over the ranks with batches; else it is 1.
   double early_factor() const;
 
  private:

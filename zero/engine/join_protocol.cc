@@ -11,9 +11,10 @@
 namespace tessera::internal {
 namespace {
 
-// In addition to the values of Call.
+// A rank's word is kLeft if the rank has left the loop; else its Call, plus kWeighted if its loss
+// has a weight.
 constexpr int64_t kLeft = -1;
-constexpr int64_t kWeighted = 64;  // added to the word if the loss has a weight
+constexpr int64_t kWeighted = 64;
 
 std::string ranks_text(const std::vector<int>& ranks) {
   return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", "));

@@ -44,7 +44,8 @@ class JoinProtocol {
   bool all_left() const { return all_left_; }
   bool is_weighted() const { return is_weighted_; }
   int active() const { return static_cast<int>(active_.size()); }
-  /// Returns the lowest rank that had batches in the last exchange() in which any rank had.
+  /// Returns the lowest rank that has batches left. If no rank has any, returns the lowest rank
+  /// that had some at the last exchange() at which any rank had some.
   int lowest_active() const { return lowest_active_; }
   bool is_active(int rank) const;
 

@@ -30,8 +30,8 @@ int64_t state_bytes(const PlannedUnit& unit, const KeptState& state, const Memor
          static_cast<int64_t>(c10::elementSize(state.dtype_over(unit.precision.master)));
 }
 
-/// The buffers of one pool: the largest number needed at once, and their common size, which is that
-/// of the largest.
+/// The buffers of one pool: one for each unit that uses the pool (`wanted`), but at most `at_most`.
+/// Each is as large as the largest unit needs.
 struct Buffers {
   int64_t wanted = 0;
   int64_t largest_bytes = 0;
@@ -68,7 +68,8 @@ void check(const MemorySetting& setting) {
               degrees.parameters);
 }
 
-/// Returns true if the buffer that holds the sums is the only place for gradients.
+/// Returns true if the gradients of `unit` are reduced in the buffer that holds the step's sums, so
+/// that they need no other buffer.
 bool lands_in_sums(const PlannedUnit& unit, const MemorySetting& setting) {
   return !setting.updates_in_backward && setting.degrees.optimizer == 1 &&
          setting.micro_steps == 1 && unit.precision.communication == unit.precision.reduce;
@@ -153,8 +154,10 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting) {
 MemoryBytes memory_peak_formula(const UnitPlan& plan, const MemorySetting& setting) {
   MemoryBytes bytes = memory_formula(plan, setting);
   if (keeps_gradient_buffers(setting.degrees)) return bytes;
-  BuffersByDtype blocks, roots;                  // blocks and roots have separate pools
-  std::map<c10::ScalarType, int64_t> converted;  // for the optimizer, reused by each unit
+  BuffersByDtype blocks, roots;  // blocks and roots have separate pools
+  // Sizes of the buffers into which gradients are converted for the optimizer. There is one for
+  // each dtype of masters, as large as the largest unit with such masters needs.
+  std::map<c10::ScalarType, int64_t> converted;
   for (const PlannedUnit& unit : plan) {
     if (unit.kind == UnitKind::kFrozen || lands_in_sums(unit, setting)) continue;
     BuffersByDtype& pool = unit.kind == UnitKind::kRoot ? roots : blocks;

@@ -17,20 +17,21 @@ class MicroBatches {
 
   /// Called when a backward begins, on its thread. Local.
   void begin();
-  /// Called when a backward of every rank has ended.
+  /// Called when this rank's backward has no more gradients. Counts a micro-batch of every rank,
+  /// because all ranks make equally many backwards.
   void end() { count_ += size_; }
 
   /// Called when a step is over or its gradients are dropped.
   void clear() { other_threads_ = threads_; }
 
-  /// Returns the number of this rank's next micro-batch: the number of micro-batches that have
-  /// ended on all ranks, plus the rank.
+  /// Returns the number of this rank's next micro-batch: the number of micro-batches counted so
+  /// far, plus the rank.
   int64_t next() const { return count_ + rank_; }
 
   int64_t count() const { return count_; }
   void set_count(int64_t count) { count_ = count; }
 
-  /// Returns true if the sum over a step's micro-steps is complete after `backwards` of them.
+  /// Returns true if the sum over a step's micro-steps is complete after `backwards` micro-steps.
   bool is_sum_complete(int64_t backwards) const;
   /// Returns why a step of `backwards` micro-steps would have other bits on other numbers of ranks;
   /// "" if it would not.
@@ -41,7 +42,8 @@ class MicroBatches {
   const int rank_;
   const int size_;
   const int threads_;  // intra-op threads at parallelize
-  // The number of threads in a backward of this step, if one differed; else threads_.
+  // If a backward of this step ran with another number of intra-op threads, that number; else
+  // threads_.
   int other_threads_;
   int64_t& count_;
 };

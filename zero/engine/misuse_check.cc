@@ -35,7 +35,7 @@ std::string MisuseCheck::find(const char* call) const {
 
 std::string MisuseCheck::written() const {
   const FlatParameters::Finding finding = store_.flat().inspect();
-  // A parameter that has left its unit is reported by the step.
+  // Reports writes only. If a parameter has left its unit, the step reports it.
   if (finding.violation != FlatParameters::Violation::kWritten) return "";
   return describe(finding.violation, table_[finding.parameter].name);
 }

@@ -28,15 +28,16 @@ class MisuseCheck {
 
   /// Returns "<what>; <remedy>" for the first problem found; "" if none. Local.
   std::string before_step() const;
-  /// Like before_step(), but before any backward and only for writes to parameters. Must be cheap,
-  /// so it checks version counters and first elements, not page tables. Allocates nothing if it
-  /// finds no write.
+  /// Called before every backward that does not update: like before_step(), but finds only writes
+  /// to parameters. It must be cheap, so it checks version counters and first elements, not page
+  /// tables. Allocates nothing if it finds no write.
   std::string written() const;
-  /// Like before_step(), before a backward that updates. `in_no_sync`: the backward is inside
-  /// no_sync().
+  /// Like before_step(), but called before a backward that updates. `in_no_sync`: the backward is
+  /// inside no_sync().
   std::string before_updating_backward(bool in_no_sync) const;
 
-  /// Like before_step(), before `call`, which is made between steps and rebuilds the engine.
+  /// Like before_step(), but called before `call`, which is made between steps and rebuilds the
+  /// engine.
   std::string before_change(const char* call) const { return find(call); }
 
  private:

@@ -8,11 +8,11 @@ namespace tessera::internal {
 
 /// State that an engine and its JoinScope share.
 struct OpenJoin {
-  std::function<void()> follow;  ///< JoinScope::follow(); empty if the engine is gone or the loop
-                                 ///< is over on all ranks
+  /// what JoinScope::follow() calls; empty if the engine is gone or the loop is over on all ranks
+  std::function<void()> follow;
   JoinOptions options;
   bool is_left = false;      ///< the scope ended before the loop was over on all ranks
-  bool is_followed = false;  ///< follow() was called: the loop has run to its end
+  bool is_followed = false;  ///< JoinScope::follow() was called, which may happen only once
 };
 
 }  // namespace tessera::internal

@@ -222,8 +222,8 @@ void give_places(const std::vector<at::Tensor>& tensors) {
   }
 }
 
-/// Converts the parameters that stay in place (frozen ones, where parameters are not split) to the
-/// dtype in which they compute with the others.
+/// Converts the parameters that have no place in a unit (frozen ones, where parameters are not
+/// split) to the dtype in which forward computes, given by `precision`.
 void convert_others(const ParameterTable& table, const UnitPlan& plan, const Precision& precision) {
   for (size_t i = 0; i < table.size(); ++i) {
     if (plan.has_place(i)) continue;
@@ -270,7 +270,9 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> model,
   for (const at::Tensor& tensor : state) model_bytes += static_cast<int64_t>(tensor.nbytes());
   auto engine = std::make_unique<Engine>(
       std::make_unique<RebuildableEngine>(*std::move(parts), std::move(model), std::move(buffers)));
-  if (keeps_freed_memory) keep_freed_memory(model_bytes);  // bytes that were just freed
+  // The constructor has just moved the values of parameters into units and freed their old memory.
+  // `model_bytes` counts all parameters and buffers, also those that stay in place.
+  if (keeps_freed_memory) keep_freed_memory(model_bytes);
   return engine;
 }
 

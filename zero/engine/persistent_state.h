@@ -20,17 +20,18 @@ namespace tessera::internal {
 /// The part of an engine that stays in place when the engine is rebuilt to train other parameters
 /// (RebuildableEngine): objects to which users hold references, and settings that users have made.
 struct PersistentState {
-  std::shared_ptr<ProcessGroup> group;           ///< the engine's own
+  std::shared_ptr<ProcessGroup> group;           ///< the engine's own group
   std::shared_ptr<torch::nn::Module> model;      ///< not owned if the caller keeps the model
-  std::vector<NamedTensor> buffers;              ///< the model's, at parallelize
+  std::vector<NamedTensor> buffers;              ///< the buffers that the model had at parallelize
   std::unique_ptr<RefusingOptimizer> optimizer;  ///< the groups and options that users see
   std::unique_ptr<Trace> trace;                  ///< null without Options::trace
   MemoryMeter meter = {};
   RateSchedule schedule = {};
   RegisteredHook comm_hook = {};
   StepResult last_result = {};
-  int64_t micro_batches = 0;      ///< backwards of all ranks that have ended
-  const char* running = nullptr;  ///< the call that runs a user's function: RunningCall
+  int64_t micro_batches = 0;  ///< MicroBatches::count(): number of backwards so far, over all ranks
+  /// the call that runs a user's function (RunningCall); null: none
+  const char* running = nullptr;
   std::shared_ptr<int> no_sync_depth = std::make_shared<int>(0);
 };
 

@@ -47,7 +47,8 @@ int64_t bytes_of(const StateDict& state) {
 /// what begin_change() checks. Local.
 std::string problem_of_change(ShardedEngine& engine, const char* call) {
   for (const Parameter& parameter : engine.parts().table) {
-    // Undoes what the user may have set: `call` decides what requires grad.
+    // The user may have set requires_grad of a frozen parameter. Clears it, because `call` decides
+    // which parameters require grad.
     if (!parameter.is_trainable) parameter.tensor.set_requires_grad(false);
     if (!parameter.is_trainable && parameter.tensor.grad().defined()) {
       return absl::StrCat(call, ": the frozen parameter '", parameter.name,
@@ -237,7 +238,7 @@ void RebuildableEngine::rebuild(const char* call, EngineParts next, StateDict* l
     const ParameterTable table = next.table;
     const Values brought =
         next.options.residence == Residence::kSplit ? Values::kLater : Values::kOfParameters;
-    std::vector<size_t> homeless;  // parameters with a place in the old engine only
+    std::vector<size_t> homeless;  // parameters that have a place in a unit of the old engine only
     for (size_t i = 0; i < table.size(); ++i) {
       if (old.parts().plan.has_place(i) && !next.plan.has_place(i)) homeless.push_back(i);
     }
@@ -257,8 +258,9 @@ void RebuildableEngine::rebuild(const char* call, EngineParts next, StateDict* l
   }
 }
 
-/// Called when the old engine is gone and no new one was made. Aborts the group, so that peers do
-/// not wait for this rank.
+/// Records the present exception as the reason why there is no engine, and aborts the group, so
+/// that peers do not wait for this rank. Called when the old engine is gone and the new one could
+/// not be made.
 void RebuildableEngine::lose(const char* call) noexcept {
   try {
     throw;

@@ -30,17 +30,18 @@ class RebuildableEngine {
   RebuildableEngine(EngineParts parts, std::shared_ptr<torch::nn::Module> model,
                     std::vector<NamedTensor> buffers);
 
-  /// Throws CommError if there is no engine, because a rebuild failed, and in a child of fork().
+  /// Returns the present engine. Throws CommError if there is none, because a rebuild failed, and
+  /// in a child of fork().
   ShardedEngine& get();
   const ShardedEngine& get() const { return const_cast<RebuildableEngine*>(this)->get(); }
   PersistentState& persistent() { return persistent_; }
   const Origin& origin() const { return origin_; }
 
   /// Begins the collective call `call`, which is made between steps and which a rank without
-  /// batches in a join() cannot follow. Ends the average unless `inside` allows it, and waits for
-  /// the outcome of the last step. `mends`: the call loads a state, so it may be made after
-  /// failures that a load repairs. Collective, blocking. Throws if the call may not be made; then
-  /// nothing is under way.
+  /// batches in a join() cannot follow. If the model shows its average, does what `inside` says
+  /// (AverageInUse::leave()). Waits for the outcome of the last step. `mends`: the call loads a
+  /// state, so it may be made after failures that a load repairs. Collective, blocking. Throws if
+  /// the call may not be made; then nothing is under way.
   ShardedEngine& enter(const char* call, AverageInUse::Inside inside, bool mends = false);
   /// Like enter(), for a call that changes how the engine works. Throws inside a loop over join().
   ShardedEngine& begin_change(const char* call);

@@ -28,7 +28,8 @@ void ShardedEngine::require_outside_backward(const char* call) const {
   TORCH_CHECK(problem.empty(), "[engine] ", call, ": ", problem);
 }
 
-/// See Note [Failed gathers] in backward.cc.
+/// If a unit could not be gathered, that becomes the failure of the engine. See Note [Failed
+/// gathers] in backward.cc.
 void ShardedEngine::take_failed_gather() {
   if (const auto failed = trained.store.failed_gather()) context.failure.set(*failed);
 }

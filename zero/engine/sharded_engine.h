@@ -38,11 +38,11 @@ struct ShardedEngine final {
   void require_outside_backward(const char* call) const;
   /// Throws if the engine has failed.
   void require_usable();
-  /// Throws if the engine has failed in a way that loading a state does not mend. As
-  /// require_between_steps() does, it first orders the caller's stream after earlier work.
+  /// Throws if the engine has failed in a way that loading a state does not mend. First makes the
+  /// caller's stream wait for earlier work, as require_between_steps() does.
   void require_loadable();
-  /// Also throws if backward has updated parameters that no step() has committed. For calls that
-  /// read or write parameters, or drop gradients.
+  /// Like require_usable(), but also throws if backward has updated parameters that no step() has
+  /// committed. For calls that read or write parameters, or drop gradients.
   void require_no_update(const char* call);
   /// Like require_no_update(), but also throws inside backward.
   void require_between_steps(const char* call);

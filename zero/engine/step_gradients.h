@@ -16,12 +16,12 @@
 
 namespace tessera::internal {
 
-/// The gradients of the step that is being made: what its backwards have given, reduced or not,
-/// what users see of them as `.grad`, and the history by which ranks find out whether they differ.
+/// The gradients of the step that is being made, both those reduced already and those not reduced
+/// yet; the `.grad` that users see; and the history by which ranks find out whether they differ.
 /// Used by one thread.
 class StepGradients {
  public:
-  /// References outlive it. Collective.
+  /// References must outlive it. Collective.
   StepGradients(EngineContext& context, TrainedParameters& trained);
   ~StepGradients();
   StepGradients(const StepGradients&) = delete;
@@ -32,20 +32,23 @@ class StepGradients {
   /// Begins a micro-step, whose gradients are multiplied by `factor`. Under kReduce all ranks must
   /// call it.
   void begin(Reducer::Mode mode, double factor);
-  /// Takes one gradient of parameter `index`, whose view is hidden. Drops it if its parameter was
-  /// re-assigned and so has no place; the vote names the parameter.
+  /// Takes one gradient of parameter `index`, whose view is hidden. Drops the gradient if the
+  /// parameter was re-assigned and so has no place; the vote names the parameter.
   void receive(size_t index, const at::Tensor& gradient);
-  /// Called before end(): this rank has made a backward, and autograd has no more gradients.
+  /// Counts the backward that this rank has made. Called before end(), when autograd has no more
+  /// gradients.
   void count_backward();
   /// Reduces the gradients received and shows them as `.grad`. `objects`: this rank has found an
   /// error in the backward. Returns true, on all ranks, if any rank objects or the weights are
-  /// wrong; then call refuse(). Collective and blocking under kReduce; throws ErrorOnAllRanks where
-  /// ranks differ.
+  /// wrong; then call refuse(). Collective and blocking under kReduce. Throws ErrorOnAllRanks if
+  /// ranks differ in what they have reduced or dropped.
   bool end(bool objects);
-  /// Collective. Throws on every rank the errors of the backward on any rank: `problem`, or the
-  /// problem with the weights.
+  /// Throws on every rank the errors that ranks have found in the backward. `problem` is this
+  /// rank's error. A rank without one ("") reports what is wrong with the weights, if anything.
+  /// Collective.
   void refuse(const std::string& problem);
-  /// Called instead of begin() to end() after a device has replayed a micro-step.
+  /// After a device has replayed a micro-step: called instead of begin(), receive(),
+  /// count_backward() and end().
   void count_replayed();
 
   // Users' changes of `.grad`.
@@ -58,23 +61,26 @@ class StepGradients {
 
   // The history.
 
-  /// Called when all ranks make step number `step` or, under asynchronous steps, have handed it in.
-  /// `counts`: the step belongs to the history.
+  /// Called when all ranks have made a step or, under asynchronous steps, have queued it. `step`:
+  /// the number of updates before it. `counts`: if false (the step was skipped), the history stays
+  /// as it was before the step.
   void note_step(int64_t step, bool counts);
-  /// All ranks are known to agree on the last step.
+  /// Called when all ranks are known to agree on the last step. Its history is what
+  /// take_back_step() restores from now on.
   void note_agreement() { history_agreed_ = history_at_step_; }
-  /// Called when an asynchronous step was refused: restores the last agreed history.
+  /// Called when an asynchronous step was refused: restores the last agreed history and drops all
+  /// gradients.
   void take_back_step();
   int64_t history() const { return history_.value(); }
 
   bool has_backward() const { return backwards_ > 0; }
   int64_t backwards() const { return backwards_; }
-  /// Returns how many of the backwards reduced.
+  /// Returns how many of this step's backwards reduced.
   int reductions() const { return reductions_; }
   /// Notes a backward that gave this model no gradients. See EngineStep::reduce_what_is_left().
   void note_other_backward() { saw_other_backward_ = true; }
   bool is_idle() const { return backwards_ == 0 && saw_other_backward_; }
-  /// Notes that losses are scaled (Engine::scale()), or that there are none.
+  /// Notes that this rank's losses are scaled (Engine::scale()), or that it has no losses.
   void note_scaled() { was_scaled_ = true; }
   bool was_scaled() const { return was_scaled_; }
 
@@ -90,17 +96,18 @@ class StepGradients {
 
   EngineContext& context_;
   TrainedParameters& trained_;
-  RollingHash history_;          // since training began, without what zero_grad() dropped
-  RollingHash history_at_step_;  // as of the last step
-  RollingHash history_agreed_;   // as of the last step that all ranks are known to agree on
+  // Hash of all that was recorded since training began, without what zero_grad() dropped.
+  RollingHash history_;
+  RollingHash history_at_step_;  // history_ as of the last step
+  RollingHash history_agreed_;  // history_ as of the last step that all ranks are known to agree on
   StepWeight weight_;
   Reducer reducer_;
   DotGradViews dot_grads_;
   MicroBatches micro_batches_;
-  int64_t backwards_ = 0;            // of this model, since the last step
+  int64_t backwards_ = 0;            // backwards of this model since the last step
   int reductions_ = 0;               // backwards that reduced, since the last step
-  bool saw_other_backward_ = false;  // since the last step
-  bool was_scaled_ = false;          // since the last step
+  bool saw_other_backward_ = false;  // a backward since the last step gave this model no gradients
+  bool was_scaled_ = false;          // note_scaled() was called since the last step
 };
 
 }  // namespace tessera::internal

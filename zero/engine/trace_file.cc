@@ -28,7 +28,7 @@ namespace {
 constexpr size_t kPieceBytes = size_t{1} << 20;
 
 /// A file that appears under its name when it is complete. Keeps the first error as problem();
-/// after it, calls do nothing.
+/// calls after that error do nothing.
 class PendingFile {
  public:
   explicit PendingFile(std::string path) : path_(std::move(path)) { open(); }
@@ -68,7 +68,9 @@ class PendingFile {
   const std::string& problem() const { return problem_; }
 
  private:
-  // Replaces a symbolic link, because any user who may write to the folder may have made it.
+  // Opens a temporary file beside path_, which commit() renames to path_. So a symbolic link at
+  // path_ is replaced and not followed: any user who may write to the folder may have made it. A
+  // character device, such as /dev/null, is opened itself.
   void open() {
     if (path_.empty()) return fail("the name is empty");
     struct stat status;
@@ -76,7 +78,8 @@ class PendingFile {
     if (exists && S_ISCHR(status.st_mode)) return open_device();
     if (exists && !S_ISREG(status.st_mode)) {
       if (!S_ISLNK(status.st_mode)) return fail("it exists and is not a file");
-      // For example /dev/stdout, which rename() would replace if root runs this.
+      // Refuses a link to a device or a pipe, such as /dev/stdout: if root runs this, rename()
+      // would replace the link.
       if (::stat(path_.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
         return fail("it is a link to something that is not a file");
       }
@@ -107,7 +110,7 @@ class PendingFile {
   int fd_ = -1;
 };
 
-/// Returns the earliest begin on any rank, so that times in the file are small and exact.
+/// Returns the earliest `first_ns` of any rank, so that times in the file are small and exact.
 int64_t common_origin(ProcessGroup& group, int64_t first_ns) {
   HostAllGather all_gather(group, 1);
   all_gather.mine()[0] = first_ns;

@@ -43,7 +43,7 @@ MemoryClass TrainedParameters::optimizer_class() const {
                                                           : MemoryClass::kHost;
 }
 
-/// Returns the bytes of the optimizer's states and the average.
+/// Returns how many bytes the optimizer's states and the average take on this rank.
 int64_t TrainedParameters::optimizer_bytes() const {
   return optimizer().state_bytes() + (average != nullptr ? average->bytes() : 0);
 }

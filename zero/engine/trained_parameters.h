@@ -15,9 +15,9 @@
 namespace tessera::internal {
 
 /// What an engine trains: the parameters with their masters, the average of the weights, and the
-/// optimizer, which the applier owns. Built anew when the trained parameters change.
+/// optimizer, which the applier owns. Rebuilt when the trained parameters change.
 struct TrainedParameters {
-  /// Parameters are equal on all ranks already. `context` outlives it. Collective.
+  /// `context` must outlive it. Parameters are equal on all ranks already. Collective.
   TrainedParameters(EngineContext& context, Values brought);
   ~TrainedParameters();
   TrainedParameters(const TrainedParameters&) = delete;

@@ -46,7 +46,7 @@ MasterValues::MasterValues(const ParameterTable& table, const UnitPlan& plan,
         brought == Values::kOfParameters ? planned.layout.segments(kept) : std::vector<Segment>();
     for (const Segment& segment : brought_segments) {
       const at::Tensor& parameter = table[planned.parameters[segment.parameter]].tensor;
-      // Elements in memory order, like the flat buffer's.
+      // Copies the elements in memory order, because the flat buffer has them in that order.
       const at::Tensor dense = is_non_overlapping_dense(parameter)
                                    ? parameter.detach()
                                    : parameter.detach().contiguous();

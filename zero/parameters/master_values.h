@@ -17,12 +17,14 @@ namespace tessera::internal {
 
 /// The masters, which the optimizer updates: this rank's optimizer slice of every trainable unit,
 /// in the masters' dtype. Either a view of the parameters' shard, or a copy (has_master_copy()) if
-/// the dtypes differ or the host updates a device's parameters (then in pinned host memory).
+/// the dtypes differ or the host updates a device's parameters. In the second case the copy is in
+/// pinned host memory.
 class MasterValues {
  public:
   /// Copies masters out of the user's parameters in `table`, so construct it before FlatParameters
-  /// converts the parameters. Masters lie on `device`, like the parameters, or where `offload`
-  /// says. Under Values::kLater masters are zero. References must outlive it.
+  /// converts the parameters. Masters lie on `device`, where the parameters are, or on the host if
+  /// `offload` says so. Under Values::kLater nothing is copied and masters are zero. References
+  /// must outlive it.
   MasterValues(const ParameterTable& table, const UnitPlan& plan, const SliceMap& slices,
                at::Device device, MemoryMeter& meter, Offload offload = Offload::kNone,
                Values brought = Values::kOfParameters);
@@ -58,8 +60,8 @@ class MasterValues {
   void await();
   /// Takes the masters of `unit` from its parameters' shard, after the parameters were written.
   void load(size_t unit, const FlatParameters& flat);
-  /// Calls load() for every unit whose masters have the parameters' own dtype. A state has separate
-  /// entries for masters of another dtype.
+  /// Calls load() for every unit whose masters have the parameters' dtype. Masters of another dtype
+  /// keep their values, because a loaded state has separate entries for them.
   void load_copies(const FlatParameters& flat);
 
  private:

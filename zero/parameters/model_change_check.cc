@@ -14,7 +14,8 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-/// Appends "parameters 'a', 'b' <plural>", "parameter 'a' <singular>", or nothing.
+/// Appends a text about `names` to `all`: "parameters 'a', 'b' <plural>", or, for one name,
+/// "parameter 'a' <singular>". Appends nothing if there are no names.
 void describe(const char* kind, const Names& names, const char* singular, const char* plural,
               Names& all) {
   constexpr size_t kMax = 8;
@@ -69,7 +70,7 @@ std::vector<std::string> lines_of(const std::vector<NamedTensor>& buffers) {
 }
 
 struct ModelChangeCheck::Changes {
-  Names trainable, frozen, buffers;  // added
+  Names trainable, frozen, buffers;  // names of what was registered since parallelize
   Names gone_trainable, gone_frozen, gone_buffers;
 
   Names untrained() const {
@@ -151,7 +152,8 @@ ModelChangeCheck::Changes ModelChangeCheck::changes() const {
   std::set<const c10::TensorImpl*> seen;
   for (const NamedTensor& entry : present) {
     if (expected.count(entry.tensor.unsafeGetTensorImpl()) > 0) continue;
-    if (!seen.insert(entry.tensor.unsafeGetTensorImpl()).second) continue;  // another name
+    // A parameter with several names is listed only once.
+    if (!seen.insert(entry.tensor.unsafeGetTensorImpl()).second) continue;
     (entry.tensor.requires_grad() ? changes.trainable : changes.frozen).push_back(entry.name);
   }
   changes.gone_trainable = names_beside(trained, tensors_of(present));

@@ -13,7 +13,7 @@
 namespace tessera::internal {
 
 /// Returns the buffers registered in `model`, by name, without those that `ignores`
-/// (Options::ignores_buffers; may be null) accepts under any name. Local.
+/// (Options::ignores_buffers; may be null) accepts under any of their names. Local.
 std::vector<NamedTensor> buffers_of(const torch::nn::Module& model,
                                     const std::function<bool(std::string_view)>& ignores);
 
@@ -24,18 +24,18 @@ std::vector<std::string> lines_of(const std::vector<NamedTensor>& buffers);
 /// trains and saves only what was registered at parallelize.
 class ModelChangeCheck {
  public:
-  /// Stores the buffers that `model` has now. Its parameters are those of `table`, and those that
-  /// Options::ignores accepts under any name. References must outlive it.
+  /// Stores the buffers that `model` has now. The parameters that it has now are those of `table`,
+  /// and those that Options::ignores accepts under any of their names. References must outlive it.
   ModelChangeCheck(const torch::nn::Module& model, const ParameterTable& table,
                    const Options& options);
 
   /// Returns a message that names trainable parameters added or removed since construction, and
-  /// what to do; "" if there are none. Names buffers only if steps make them equal
-  /// (Options::buffers). Frozen parameters do not affect training. Local; walks the model and
-  /// allocates.
+  /// says what to do; "" if there are none. Also names added or removed buffers if steps make
+  /// buffers equal on all ranks (Options::buffers). Names no frozen parameters, because they do not
+  /// affect training. Local; walks the model and allocates.
   std::string untrained() const;
-  /// Like untrained(), for what a state would lack or have in excess: also frozen parameters and
-  /// buffers.
+  /// Like untrained(), but names everything that a state would lack or have in excess: also frozen
+  /// parameters, and buffers in any case.
   std::string unsaved() const;
 
  private:

@@ -30,7 +30,8 @@ void ParameterAccess::modify(int from_rank, const std::function<void()>& write) 
     if (write) run(write);
     refuse_on_all_ranks(group_, find_moved(), "engine");
     std::vector<at::Tensor> tensors = store_.wholes();
-    std::vector<std::string> names(tensors.size());  // "" for units, whose memory is the engine's
+    // Names for errors. Those of the units' buffers stay "", because these can always be written.
+    std::vector<std::string> names(tensors.size());
     for (size_t i = 0; i < table_.size(); ++i) {
       if (plan_.has_place(i)) continue;
       tensors.push_back(table_[i].tensor);
@@ -72,7 +73,7 @@ std::string ParameterAccess::find_moved() const {
   return describe(finding.violation, table_[finding.parameter].name);
 }
 
-/// Returns a scope around `hold` that has_open_scope() counts.
+/// Returns a scope that keeps `hold` until the scope ends. has_open_scope() is true until then.
 std::shared_ptr<void> ParameterAccess::count(std::shared_ptr<void> hold) {
   ++*open_scopes_;
   return {open_scopes_.get(), [scopes = open_scopes_, hold = std::move(hold)](void*) mutable {
@@ -93,7 +94,8 @@ std::shared_ptr<void> ParameterAccess::gather(const torch::nn::Module& module) {
     for (size_t i = 0; i < table_.size(); ++i) {
       if (!table_[i].tensor.is_same(parameter.value())) continue;
       is_of_engine = true;
-      if (plan_.has_place(i)) units.insert(plan_.place(i).unit);  // frozen parameters are whole
+      // Parameters without a place (frozen ones) are whole already.
+      if (plan_.has_place(i)) units.insert(plan_.place(i).unit);
     }
   }
   TORCH_CHECK(is_of_engine, "[engine] gather: got a module '", module.name(),

@@ -23,22 +23,23 @@ class ParameterAccess {
   ParameterAccess(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan,
                   ParameterStore& store);
 
-  /// Engine::modify_parameters. Exceptions of `write` pass through; the caller must then abort the
-  /// group, because peers wait.
+  /// Does Engine::modify_parameters(). If `write` throws, throws the same exception, or c10::Error
+  /// in place of ErrorOnAllRanks; the caller must then abort the group, because peers wait.
   void modify(int from_rank, const std::function<void()>& write);
 
   /// Returns true if a function given to modify() runs.
   bool is_writing() const { return is_writing_; }
 
-  /// Engine::full_parameters and gather, and whether such a scope is open on this rank.
+  /// open_scope() does Engine::full_parameters(), and gather() does Engine::gather().
+  /// has_open_scope() returns true if a scope of either is open on this rank.
   std::shared_ptr<void> open_scope();
   std::shared_ptr<void> gather(const torch::nn::Module& module);
   bool has_open_scope() const { return *open_scopes_ > 0; }
-  /// Throws c10::Error on every rank, naming the ranks where a scope is open or a parameter has
-  /// left its unit. Collective.
+  /// If on any rank a scope is open or a parameter has left its unit, throws c10::Error on every
+  /// rank, which names those ranks. Collective.
   void require_settled(const char* call);
   /// Like require_settled(), but also throws if a parameter was written outside
-  /// modify_parameters(), because the caller would take its value for the run's own.
+  /// modify_parameters(), because `call` would use the written value as the run's own.
   void require_unwritten(const char* call);
   /// Returns what require_settled() says about open scopes on this rank; "" if none is open.
   std::string open_scope_problem(const char* call) const;

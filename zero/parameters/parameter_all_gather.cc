@@ -10,8 +10,8 @@
 
 namespace tessera::internal {
 
-/// A unit whose values are under way. Operators of other threads may keep it longer than the
-/// ParameterAllGather lives; then there is nothing to wait for.
+/// A unit whose values are under way. An operator of another thread may keep this object after the
+/// ParameterAllGather is gone; then pin() waits for nothing.
 class ParameterAllGather::Pending final : public AccessTarget, public AccessTarget::Pin {
  public:
   Pending(ParameterAllGather& all_gather, size_t unit, std::shared_ptr<Work> work)
@@ -32,8 +32,9 @@ class ParameterAllGather::Pending final : public AccessTarget, public AccessTarg
   ParameterAllGather& all_gather_;
 };
 
-// Slices lie as [parameter slice][b][c]. Gathering the inner axis first makes whole gradient
-// slices; gathering the outer axis then makes the parameter slice.
+// A parameter slice consists of gradient slices, and each of these of optimizer slices. The first
+// all-gather, over the ranks of one gradient slice, makes that slice whole from optimizer slices.
+// The second one makes the parameter slice from gradient slices.
 ParameterAllGather::ParameterAllGather(ProcessGroup& group, const UnitPlan& plan,
                                        const SliceMap& slices, FlatParameters& flat, Trace* trace)
     : group_(group), plan_(plan), slices_(slices), flat_(flat), trace_(trace) {
@@ -52,8 +53,10 @@ ParameterAllGather::ParameterAllGather(ProcessGroup& group, const UnitPlan& plan
   add(MapAxis::kGradients, "updates inside parameter slices");
 }
 
-// All-gathers under way complete without further calls of the peers, so waiting for them is safe.
-// After a failure, or while an exception unwinds, the parameters stay forbidden.
+// Waits for the all-gathers under way. This cannot hang, because they complete without further
+// calls of the peers. While an exception unwinds, the destructor does not wait. If the values of a
+// parameter have not arrived then, or if their all-gather has failed, access to the parameter stays
+// forbidden.
 ParameterAllGather::~ParameterAllGather() {
   {
     const std::lock_guard lock(*mutex_);
@@ -96,8 +99,8 @@ void ParameterAllGather::start(const std::vector<size_t>& units) {
   }
   if (watched.empty()) return;
   observer_ = std::make_unique<AccessObserver>(std::move(watched));
-  // Forbid access only when the observer exists, so that a new operator of another thread waits
-  // instead of throwing.
+  // Forbid access only now, after the observer was made. If access were forbidden first, an
+  // operator that begins on another thread in between would throw instead of waiting.
   const std::lock_guard lock(*mutex_);
   for (const auto& pending : pending_) {
     if (pending->work == nullptr) continue;

@@ -16,8 +16,9 @@
 namespace tessera::internal {
 
 /// All-gathers updated optimizer slices to every rank whose parameter slice contains them. Where
-/// communication runs beside computation and units are resident, it continues after the step: an
-/// operator that reads such a unit waits for it, any other access throws.
+/// communication runs beside computation and units are resident, the all-gather continues after the
+/// step. An operator that reads a unit whose values have not arrived waits for them; any other
+/// access throws.
 class ParameterAllGather {
  public:
   /// For degrees with o > p. References must outlive it. Collective: makes subgroups where the
@@ -48,9 +49,11 @@ class ParameterAllGather {
   struct Axis {
     ProcessGroup* group;
     std::shared_ptr<ProcessGroup> owned;  // null: the engine's own group
-    int outer;                            // number of runs in the parameter slice
+    // The parameter slice is cut into this many contiguous runs. An all-gather over `group` fills
+    // one of them.
+    int outer;
   };
-  std::vector<Axis> axes_;  // inner first
+  std::vector<Axis> axes_;  // in the order of all-gathers: kOptimizer, kGradients
 
   // Guards the members below. An operator of another thread may lock it after this object is gone.
   const std::shared_ptr<std::mutex> mutex_ = std::make_shared<std::mutex>();

@@ -127,7 +127,8 @@ void ParameterStore::announce() {
 /// Lets all ranks see the new values of the shards.
 void ParameterStore::make_visible() {
   if (reads_of_others()) group_.barrier("parameters updated");
-  // After the barrier: an operator that gathers before it may get old or new values.
+  // Called after the barrier: what operators gathered before it may be old or new values, and must
+  // not be used again.
   if (gathered_ != nullptr) gathered_->values_changed();
 }
 

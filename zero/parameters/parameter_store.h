@@ -37,14 +37,15 @@ class ParameterStore {
   MasterValues& masters() { return masters_; }
   FlatParameters& flat() { return flat_; }
   const FlatParameters& flat() const { return flat_; }
-  /// Note [Shared parameters].
+  /// Returns true if ranks of a host share one copy of the parameters: Note [Shared parameters].
   bool is_shared() const { return shared_ != nullptr; }
 
-  /// FlatParameters::inspect(). Also finds every write where parameters are shared and, with
-  /// poison_freed, every write to a gathered unit. Local.
+  /// Like FlatParameters::inspect(), but finds every write to shared parameters and, with
+  /// poison_freed, every write to gathered units. Other writes may be missed, as by
+  /// FlatParameters::inspect(). Local.
   FlatParameters::Finding inspect() const;
 
-  /// Null where parameters are resident.
+  /// Returns null where parameters are resident.
   const GatheredUnits* gathered() const { return gathered_.get(); }
 
   /// Waits for all-gathers of updates. Blocking. Throws the CommError of a failed all-gather.
@@ -59,16 +60,17 @@ class ParameterStore {
   /// Call before the host writes masters or shards: blocks until no copy to the device reads them.
   void begin_writing();
 
-  /// Makes the new values of this rank's slices the parameters of all ranks. used[i] != 0:
-  /// parameter i of the table was updated, and its unit's masters stored. Collective; after the
-  /// vote.
+  /// Makes the new values of this rank's slices the parameters of all ranks. used[i] must not be 0
+  /// for any parameter i of the table that may have been updated, and the masters of its unit must
+  /// have been stored. Collective; after the vote.
   void show_updates(const std::vector<uint8_t>& used);
 
   /// Call after shards and resident parameters were written other than by show_updates(): accepts
   /// the values and makes them visible to all ranks. Collective.
   void announce();
 
-  /// Returns a scope in which all parameters are whole; local on one host.
+  /// Returns a scope in which all parameters are whole; null where parameters are resident. Local
+  /// unless gathers are collectives.
   std::shared_ptr<void> hold_all(GatheredUnits::HoldMode mode);
   std::shared_ptr<void> hold(const std::vector<size_t>& units);
 

@@ -13,9 +13,10 @@
 namespace tessera::internal {
 namespace {
 
-/// Makes a buffer for each group of sharers, or returns null on all ranks of `group`, because all
-/// ranks must agree on whether they share. Throws on all ranks of `group` if any `sharers` lack the
-/// memory.
+/// Makes a buffer for the ranks of `sharers`, while the other ranks of `group` make buffers for
+/// theirs. All ranks of `group` must agree on whether they share, so if any sharers have no common
+/// memory, returns null on all ranks of `group`. If any sharers lack the space, throws on all ranks
+/// of `group`.
 std::unique_ptr<SharedBuffer> make_everywhere(ProcessGroup& group, ProcessGroup& sharers,
                                               int64_t bytes) {
   std::unique_ptr<SharedBuffer> buffer;

@@ -16,9 +16,9 @@ namespace tessera::internal {
 /// One copy of the parameters for all ranks of a host that update different slices.
 ///
 /// Note [Shared parameters]
-/// Where the parameters' degree is 1 or the optimizer's, the o ranks that differ in the optimizer's
-/// slice write disjoint parts that together are all parameters. They share one buffer, each writes
-/// its slice in step(), and updating and gathering need only a barrier. Between two steps no rank
+/// If p = 1 or p = o, the o ranks with different optimizer slices write disjoint parts, which
+/// together are all parameters. These ranks share one buffer. Each writes its slice in step();
+/// after a barrier all see the new values, so no all-gather is needed. Between two steps no rank
 /// writes the common memory, see Note [The step is a fence]. The model's tensors are this rank's
 /// private view (copy on write): a user's write, inside modify_parameters or by mistake outside it,
 /// is not seen by other ranks, and the page tables show which pages were written.
@@ -48,7 +48,7 @@ class SharedParameters {
 
   const UnitPlan& plan_;
   const SliceMap& slices_;
-  const std::vector<int64_t> offsets_bytes_;  // per unit
+  const std::vector<int64_t> offsets_bytes_;  // where each unit begins in *buffer_
   const std::unique_ptr<SharedBuffer> buffer_;
 };
 

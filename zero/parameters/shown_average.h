@@ -11,15 +11,16 @@
 
 namespace tessera::internal {
 
-/// Makes the average of the masters of `store` if `options` ask for one, in pinned memory where the
-/// host updates a device's parameters; else returns null. Local.
+/// Returns null unless `options` ask for an average. Makes an average of the masters of `store`; it
+/// lies in pinned memory where the host updates a device's parameters. Local.
 std::unique_ptr<FlatAverage> make_average(const Options& options, ParameterStore& store,
                                           const ProcessGroup& group);
 
-/// Puts the average of the weights into the parameters of all ranks, and the weights back. Where
-/// masters are a copy, show() rounds the average into the shards, and hide() rounds the masters, as
-/// a step would. Elsewhere shards and average are swapped in place. So neither needs memory for a
-/// copy.
+/// show() puts the average of the weights into the parameters of all ranks, and hide() puts the
+/// weights back. Where masters are a copy, show() rounds the average into the shards, and hide()
+/// rounds the masters into them, as a step does. Where masters are views of the shards, show() and
+/// hide() both swap the shards with the average, in place. So neither function needs memory for
+/// another copy.
 ///
 /// show() and hide() are collective. Call them between steps, when no unit is whole on any rank and
 /// nothing is under way. Version counters rise as in a step, so a backward through an earlier

@@ -16,15 +16,17 @@
 namespace tessera::internal {
 
 // Note [Claims format]
-// For each entry that it has, a rank sends the slot's number, then kRefused, or the number of runs,
-// the strides (as many as the slot has dimensions) and begin and end of each run. It reports an
-// unusable entry as kRefused, so that it is not reported as missing too.
+// For each entry that it has, a rank sends the slot's number and then either kRefused, or the
+// number of runs, the strides (as many as the slot has dimensions), and begin and end of each run.
+// A rank sends kRefused for an entry that it reports as unusable. Without that, the entry would be
+// reported as missing, too.
 
 namespace {
 
 constexpr int64_t kRefused = -1;
 
-/// Adds `range` to `set` (ascending, disjoint, none adjacent) and returns what was not in it.
+/// Adds `range` to `set` (ascending, disjoint, none adjacent) and returns the parts of `range` that
+/// were not in `set`.
 std::vector<Range> add(std::vector<Range>& set, Range range) {
   std::vector<Range> fresh;
   if (range.numel == 0) return fresh;
@@ -50,7 +52,8 @@ std::vector<Range> add(std::vector<Range>& set, Range range) {
   return fresh;
 }
 
-/// Appends this rank's claim to `slot`.
+/// Appends to `words`, in the form of Note [Claims format], which elements of `slot` this rank's
+/// `entry` has.
 void append_entry(size_t slot, const StateEntry& entry, std::vector<int64_t>& words) {
   std::vector<Range> runs;
   for (const StatePiece& piece : entry.pieces) add(runs, {piece.begin, piece.values.numel()});
@@ -120,8 +123,8 @@ StateClaims::StateClaims(ProcessGroup& group, const StateTable& table, const Sta
   describe(table, problem_of_rank);
 }
 
-/// Records the elements that `rank` has. Ranks come in ascending order, so an element that is
-/// covered already belongs to a lower rank.
+/// Records the elements that `rank` has. Called for ranks in ascending order, so an element that is
+/// already in `covered` belongs to a lower rank.
 void StateClaims::take(const StateTable& table, int rank, bool is_own,
                        const std::vector<int64_t>& words) {
   for (size_t next = 0; next < words.size();) {

@@ -15,7 +15,8 @@ namespace tessera::internal {
 /// Which rank brings which elements to load_state_dict. All ranks agree on it.
 class StateClaims {
  public:
-  /// Collective, blocking; sends names of problems and ranges, no values.
+  /// Collective, blocking. Ranks send each other the texts of problems and the ranges that they
+  /// have, but no values.
   StateClaims(ProcessGroup& group, const StateTable& table, const StateDict& state);
 
   /// Returns the problems of all ranks, a line each, the same text on all ranks: entries that are
@@ -25,18 +26,19 @@ class StateClaims {
   /// Returns true if any rank brings `slot`. Only a slot with StateSlot::may_lack may be missing.
   bool has(size_t slot) const { return claims_[slot].first_rank >= 0; }
   /// Returns the elements of `slot` that this rank brings, in the order of strides(slot). Each
-  /// element comes from exactly one rank, the lowest that has it. Only without problems().
+  /// element comes from exactly one rank, the lowest that has it. Call it only if problems() is
+  /// empty.
   const std::vector<Range>& own(size_t slot) const { return claims_[slot].own; }
   const std::vector<int64_t>& strides(size_t slot) const { return claims_[slot].strides; }
 
  private:
   /// The elements of one slot that all ranks together have.
   struct Claim {
-    std::vector<int64_t> strides;  // of the first rank that has any
-    int first_rank = -1;
-    bool is_refused = false;     // some rank has an unusable entry of this name
-    std::vector<Range> covered;  // ascending, disjoint
-    std::vector<Range> own;
+    std::vector<int64_t> strides;  // of the entry on first_rank
+    int first_rank = -1;           // the lowest rank that has a usable entry
+    bool is_refused = false;       // some rank's entry is unusable, or ranks differ in strides
+    std::vector<Range> covered;    // what any rank has; ascending, disjoint
+    std::vector<Range> own;        // what this rank brings
   };
 
   void take(const StateTable& table, int rank, bool is_own, const std::vector<int64_t>& words);

@@ -24,8 +24,9 @@ StateNumber real(std::string name, double value) {
 constexpr const char* kScale = "scaler.scale";
 constexpr const char* kMicroBatches = "engine.micro_batches";
 constexpr const char* kIntraOpThreads = "engine.intra_op_threads";
-/// Part of an entry's name. Makes the state of another algorithm unusable even if the other entries
-/// have the same names.
+/// In the name of the entry that says which algorithm a group has, this text precedes the
+/// algorithm's name. So the state of another algorithm has an entry unknown to this run, and is
+/// refused even if all its other entries have the same names.
 constexpr const char* kAlgorithm = ".algorithm.";
 
 /// Returns the hyper-parameters in `numbers`, where they come last.
@@ -129,7 +130,7 @@ void write_numbers(const std::vector<StateNumber>& numbers, const ParameterTable
   if (counters.has_average) counters.averaged = numbers[next++].bits;
   if (counters.counts_micro_batches) {
     counters.micro_batches = numbers[next++].bits;
-    ++next;  // skips the threads, which problems_of() has checked
+    ++next;  // skips the number of threads, which problems_of() has checked
   }
   std::vector<int64_t> step_counts = optimizer.step_counts();
   for (size_t i = 0; i < table.size(); ++i) {

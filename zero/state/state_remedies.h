@@ -7,8 +7,8 @@
 namespace tessera::internal {
 
 /// Returns `problems` (lines "'<entry>': ..." about a state that does not fit `table`), preceded by
-/// advice where the reason is clear: moments in 8 bits on one side only, an average on one side
-/// only, missing entries of parameters. "" stays "".
+/// advice where the reason is clear: only one of the state and this run has moments in 8 bits, or
+/// an average of the weights; or entries of parameters are missing. Returns "" if `problems` is "".
 std::string with_remedies(const StateTable& table, const std::string& problems);
 
 }  // namespace tessera::internal

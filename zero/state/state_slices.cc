@@ -80,7 +80,7 @@ std::vector<StateSlices::Slice> StateSlices::memory_of(const StateRegion& region
     case StateRegion::Source::kMasters:
       return {{masters_.values()[region.index], optimizer}};
     case StateRegion::Source::kOptimizer: {
-      // The optimizer gives its memory segment by segment, because it decides how to lay it out.
+      // The optimizer decides how its states lie in memory, so ask it for each segment.
       std::vector<Slice> segments;
       for (Segment segment : layout_of(region).segments(optimizer)) {
         if (!region.slot_of(segment.parameter).has_value()) continue;
@@ -102,7 +102,8 @@ std::vector<StateSlices::Slice> StateSlices::memory_of(const StateRegion& region
 
 std::vector<StatePart> StateSlices::parts_within(const StateRegion& region, Range bounds) const {
   std::vector<StatePart> parts;
-  // Slices, bounds and parameters all begin at a block.
+  // The begins of slices, bounds and parameters are multiples of `block`, so the divisions of
+  // offsets below are exact.
   const int64_t block = region.block_numel;
   for (const Slice& slice : memory_of(region)) {
     const int64_t begin = std::max(slice.range.begin, bounds.begin);
@@ -119,7 +120,7 @@ std::vector<StatePart> StateSlices::parts_within(const StateRegion& region, Rang
   return parts;
 }
 
-/// Returns the rank that saves `region`, a whole state.
+/// Returns the rank that saves `region`, whose source is kWhole.
 int StateSlices::owner(const StateRegion& region) const {
   const WholeTensors::State& state = optimizer_.whole_states()->states()[region.index];
   const std::vector<int> sharers =
@@ -154,7 +155,7 @@ at::Tensor StateSlices::value_of(const StateRegion& region, const StatePart& par
       .narrow(0, in_buffer - flat_.shard_range(region.index).begin, part.range.numel);
 }
 
-/// Like value_of(), but returns the masters' values where they have their own dtype.
+/// Like value_of(), but if masters have a dtype of their own, returns the masters' values.
 at::Tensor StateSlices::master_of(const StateRegion& region, const StatePart& part) const {
   if (!plan_[region.index].precision.has_masters()) return value_of(region, part);
   const int64_t in_buffer =
@@ -171,7 +172,7 @@ void StateSlices::begin_missing(const StateTable& table, const std::vector<Prese
   };
   const bool has_average = average_ != nullptr && average_->updates() > 0;
   using Source = StateRegion::Source;
-  // Masters come before the averages of their unit.
+  // The table lists the masters of a unit before its average, which may be copied from the masters.
   for (const StateRegion& region : table.regions()) {
     if (!region.has_parts() || region.source == Source::kParameters) continue;
     for (const StatePart& part : kept(region)) {
@@ -203,8 +204,8 @@ void StateSlices::begin_missing(const StateTable& table, const std::vector<Prese
   }
 }
 
-/// Zeroes states of the communication hook that a loaded state lacks although it has the parameters
-/// that they belong to.
+/// Fills a state of the communication hook with zeros if the loaded state has the parameters to
+/// which it belongs but lacks it.
 void StateSlices::begin_hook_state(const StateTable& table,
                                    const std::vector<Presence>& presence) const {
   const auto has_value = [&](const Parameter& parameter) {

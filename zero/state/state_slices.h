@@ -24,14 +24,14 @@ namespace tessera::internal {
 /// Elements of a slot that are contiguous in this rank's memory.
 struct StatePart {
   size_t slot;        ///< index in the StateTable
-  Range range;        ///< of the slot's values, in its memory order
-  at::Tensor values;  ///< [range.numel], a view of the memory, on its device
+  Range range;        ///< which elements of the slot, counted in its memory order
+  at::Tensor values;  ///< [range.numel], a view of the memory that keeps them
 };
 
-/// The parts of a run's state that a rank keeps, by region: its shards, masters, optimizer states
-/// and averages, but not the model's tensors of a unit. Every rank keeps whole buffers, and whole
-/// tensors that have no place in the plan (frozen ones where parameters are not split). All its
-/// calls are local; it holds no memory.
+/// Finds the parts of a run's state that this rank keeps, by region: its shards, masters, optimizer
+/// states and averages, but not a unit's gathered tensors. Every rank keeps all buffers whole, and
+/// the tensors that have no place in the plan (frozen ones where parameters are not split). All
+/// calls are local; the object holds no memory.
 class StateSlices {
  public:
   /// References, `average` (null: none is kept) and `hook` must outlive it; `buffers` are the
@@ -45,10 +45,10 @@ class StateSlices {
   const std::vector<NamedTensor>& buffers() const { return buffers_; }
   FlatOptimizer& optimizer() const { return optimizer_; }
 
-  /// Returns the table of the run's state. Throws c10::Error as StateTable's constructor.
+  /// Returns the table of the run's state. Throws c10::Error as StateTable's constructor does.
   StateTable table(const std::vector<StateNumber>& numbers) const;
   /// Marks the slots of `table` that a state may lack according to `partial`. Returns lines that
-  /// must be equal on all ranks. Throws what the predicate throws.
+  /// must be equal on all ranks. Throws what partial.may_lack throws.
   std::vector<std::string> tolerate(StateTable& table, const PartialState& partial) const;
 
   // For regions that ranks keep in parts: StateRegion::has_parts().
@@ -56,9 +56,9 @@ class StateSlices {
   const FlatLayout& layout_of(const StateRegion& region) const {
     return plan_[region.index].layout;
   }
-  /// kept() returns everything that this rank keeps of the region. in_atom() returns only the part
-  /// in this rank's atom, which no other rank saves; a whole state is saved by the first of its
-  /// owners.
+  /// kept() returns everything that this rank keeps of the region. in_atom() returns the part that
+  /// this rank saves and no other rank does: what lies in its atom. A kWhole region has no atoms;
+  /// the first of the ranks that own it saves it.
   std::vector<StatePart> kept(const StateRegion& region) const;
   std::vector<StatePart> in_atom(const StateRegion& region) const;
 
@@ -66,14 +66,15 @@ class StateSlices {
   enum class Presence : uint8_t {
     kThere,
     kMissing,
-    kLeft,  ///< StateSource::leaves()
+    kLeft,  ///< the run keeps its own value: StateSource::leaves()
   };
   /// Fills missing entries as PartialState says. Call it before `numbers` are written.
   void begin_missing(const StateTable& table, const std::vector<Presence>& presence,
                      std::vector<StateNumber>& numbers);
 
  private:
-  /// A part of a unit's buffer, with one value for each StateRegion::block_numel elements.
+  /// Values of a part of a unit's buffer: one for each StateRegion::block_numel elements of
+  /// `range`.
   struct Slice {
     at::Tensor values;
     Range range;

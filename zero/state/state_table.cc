@@ -109,7 +109,8 @@ void StateTable::add_unit(const ParameterTable& table, const PlannedUnit& unit, 
   if (region.positions.empty()) return;
   region.first_slot = slots_.size();
   region.slots = region.positions.size();
-  // Every part of a layout begins at a block.
+  // One value for each block. The division is exact, because every part of a layout begins at a
+  // block.
   region.bytes = round_up(unit.layout.numel() / region.block_numel * element, kWordBytes);
   region.tag = absl::StrCat("state: ", unit.name, to_absl(suffix));
   for (const size_t position : region.positions) {

@@ -29,7 +29,7 @@ struct StateSlot {
   StateEntry form;  ///< sizes, strides, dtype; no pieces
   int64_t begin_bytes;
   bool may_lack = false;                 ///< a state without it can be loaded
-  std::optional<size_t> parameter = {};  ///< of the ParameterTable, if it belongs to one
+  std::optional<size_t> parameter = {};  ///< index in the ParameterTable, if it has a parameter
   std::optional<size_t> group = {};      ///< StateNumber::group
   bool is_order_bound = false;           ///< ElementState::is_order_bound
 };
@@ -40,23 +40,25 @@ struct StateRegion {
     kParameters,  ///< of a unit
     kMasters,     ///< of a unit
     kOptimizer,   ///< one tensor of the optimizer for a unit
-    kAverage,     ///< of a unit: the average of its weights
+    kAverage,     ///< the average of a unit's weights
     kReplica,  ///< a tensor that every rank has: a buffer, a frozen parameter that was not moved, a
                ///< communication hook's state
     kWhole,    ///< a state that the owner of a parameter keeps whole
     kNumbers,  ///< all numbers, 8 bytes each
   };
   Source source;
-  size_t index;       ///< index of the unit or the replica, or in WholeTensors::states()
+  /// Number of the unit, or index in StateTable::replicas() or WholeTensors::states().
+  size_t index;
   size_t state;       ///< under kOptimizer: index in FlatOptimizer::states()
   size_t first_slot;  ///< a unit's slots are in the order of parameters in its buffer
   size_t slots;
   /// For a unit's region: for each slot, the position of its parameter in the unit, ascending. Some
   /// states of the optimizer exist only for some of the unit's parameters.
   std::vector<size_t> positions;
-  int64_t block_numel;  ///< of a unit: ElementState::block_numel, else 1
-  int64_t bytes;    ///< multiple of 8; for a unit that of its whole buffer, even if some parameters
-                    ///< have no slot
+  int64_t block_numel;  ///< under kOptimizer: ElementState::block_numel; else 1
+  /// Size of the region, a multiple of 8. A unit's region has room for its whole buffer, even if
+  /// some parameters have no slot.
+  int64_t bytes;
   std::string tag;  ///< name of its collectives
 
   bool is_of_unit() const { return source < Source::kReplica; }
@@ -68,15 +70,16 @@ struct StateRegion {
     if (found == positions.end() || *found != position) return std::nullopt;
     return first_slot + static_cast<size_t>(found - positions.begin());
   }
-  /// The inverse of slot_of().
+  /// Returns the position in the unit of the parameter that has slot `slot`: the inverse of
+  /// slot_of().
   size_t position(size_t slot) const { return positions[slot - first_slot]; }
 };
 
 /// All entries of a run's state in a fixed order, the same on all ranks. Pure arithmetic.
 class StateTable {
  public:
-  /// Shared buffers count under their first name. Throws c10::Error that names a parameter whose
-  /// size has changed.
+  /// A buffer that is registered under several names has one entry, under the first name. Throws
+  /// c10::Error that names a parameter whose size has changed.
   StateTable(const ParameterTable& table, const UnitPlan& plan,
              const std::vector<NamedTensor>& buffers, const std::vector<KeptState>& states,
              const std::vector<StateNumber>& numbers, bool has_average = false,
@@ -88,7 +91,7 @@ class StateTable {
   /// Returns the tensors to which StateRegion::index refers under kReplica.
   const std::vector<at::Tensor>& replicas() const { return replicas_; }
 
-  /// Returns the slot called `name`; null if there is none.
+  /// Returns a pointer to the index in slots() of the slot called `name`; null if there is none.
   const size_t* find(const std::string& name) const;
 
   /// From now on a state may lack the slots that `accepts` selects.
@@ -123,7 +126,7 @@ class StateTable {
   std::vector<StateRegion> regions_;
   std::vector<at::Tensor> replicas_;
   std::map<std::string, size_t> slot_of_;
-  std::set<std::string> frozen_;  // parameters
+  std::set<std::string> frozen_;  // names of frozen parameters
   bool leaves_out_frozen_ = false;
   bool leaves_out_comm_hook_ = false;
 };

@@ -20,14 +20,16 @@ namespace tessera::internal {
 
 namespace {
 
-/// Returns the slot's part of its region's `bytes`: [numel] in the slot's dtype.
+/// `bytes` are those of the region that contains `slot`. Returns the slot's part of them: [numel]
+/// in the slot's dtype.
 at::Tensor part_of(const at::Tensor& bytes, const StateSlot& slot) {
   const auto element = static_cast<int64_t>(c10::elementSize(slot.form.dtype));
   return bytes.narrow(0, slot.begin_bytes, slot.form.numel() * element).view(slot.form.dtype);
 }
 
-/// Copies the elements in `range` that the entry's pieces have; `to` is the first byte of the whole
-/// entry. Where pieces overlap the first piece wins, so it is written last.
+/// Copies the elements in `range` from those pieces of the entry that have them. `to` is the first
+/// byte of the whole entry, not of `range`. Where pieces overlap, the values of the first piece
+/// win, so pieces are written last to first.
 void copy_range(const StateEntry& entry, Range range, char* to) {
   const auto element = static_cast<int64_t>(c10::elementSize(entry.dtype));
   for (auto piece = entry.pieces.rbegin(); piece != entry.pieces.rend(); ++piece) {
@@ -40,21 +42,22 @@ void copy_range(const StateEntry& entry, Range range, char* to) {
   }
 }
 
-/// Combines all ranks' bytes of a region, in the order of its slots, on all ranks or on `receiver`
-/// alone. `own` has this rank's elements, which no other rank has, and zeros elsewhere. Adding
-/// integers therefore combines the bits, also where two ranks share a word. Collective, blocking.
+/// Returns the bytes of a region, in the order of its slots, with the elements of all ranks: on all
+/// ranks, or on `receiver` alone. `own` has this rank's elements, which no other rank has, and
+/// zeros elsewhere. So adding all ranks' bytes as integers combines the bits, also where two ranks'
+/// elements lie in one word. Collective, blocking.
 at::Tensor united(ProcessGroup& group, const StateRegion& region, at::Tensor own,
                   std::optional<int> receiver = std::nullopt) {
   if (region.bytes == 0) return own;
   const at::Tensor words = own.view(at::kLong).to(group.device());
-  own.reset();  // on a GPU it is a copy
+  own.reset();  // frees the bytes on a GPU, where `words` is a copy
   const auto sum = receiver.has_value() ? group.reduce(words, ReduceOp::kSum, *receiver, region.tag)
                                         : group.all_reduce(words, ReduceOp::kSum, region.tag);
   sum->wait();
   return words.cpu().view(at::kByte);
 }
 
-/// Collects the values that it is given in a StateDict.
+/// Collects in a StateDict the values that it is given.
 class StateDictSink final : public StateSink {
  public:
   /// `state` must outlive it. `takes_empty`: also takes entries without elements.
@@ -78,7 +81,7 @@ class StateDictSink final : public StateSink {
  private:
   StateDict& state_;
   const bool takes_empty_;
-  std::vector<StateEntry*> entries_;  // null for an entry that gets nothing here
+  std::vector<StateEntry*> entries_;  // per outline; null: nothing is written to it
 };
 
 /// The state that all ranks together have in memory. One region at a time can be read.
@@ -109,7 +112,7 @@ class RegionSource final : public StateSource {
   at::Tensor bytes_;
 };
 
-/// Indexed by StateScope.
+/// Texts for errors, indexed by StateScope.
 constexpr std::array<const char*, 3> kScopes = {"every rank", "one rank", "sharded"};
 
 bool is_scope(StateScope scope) { return static_cast<size_t>(scope) < kScopes.size(); }
@@ -200,7 +203,7 @@ void StateTransfer::load(StateContents& contents, const StateDict& state,
   }
   RegionSource source(table, claims);
   const auto fetch = [&](const StateRegion& region) {
-    source.show({});  // one region at a time
+    source.show({});  // frees the bytes of the region shown before
     at::Tensor own = at::zeros({region.bytes}, at::kByte);
     for (size_t i = region.first_slot; i < region.first_slot + region.slots; ++i) {
       const StateSlot& slot = table.slots()[i];

@@ -53,8 +53,8 @@ at::Tensor tensor_of(const StateNumber& number) {
   return value;
 }
 
-/// Returns a line for each entry that is missing in `source` or that this run cannot use. A
-/// different algorithm comes first, because it explains why states do not fit.
+/// Returns a line for each entry that is missing in `source` or that this run cannot use. Lines
+/// about another algorithm come first, because they explain the others.
 std::vector<std::string> mismatches(const StateTable& table, const StateSource& source) {
   std::vector<std::string> problems, others;
   const auto add = [&](const std::string& name, std::string problem) {
@@ -136,7 +136,8 @@ class Reading {
     return source_.entries().at(table_.slots()[slot].name);
   }
 
-  /// All elements in the slot's order. Keeps one slot: its parts are read one after the other.
+  /// Returns all elements of `slot` in the slot's order. Keeps the elements until another slot is
+  /// asked for, because a slot's parts are read one after the other.
   const at::Tensor& converted(size_t slot) {
     if (!converted_.defined() || converted_slot_ != slot) {
       const StateEntry& form = table_.slots()[slot].form;
@@ -190,7 +191,8 @@ std::string problem_in(Body&& body) {
   }
 }
 
-/// Returns why `source` cannot be read: what it lacks or has in another form, or what it reports.
+/// Returns why `source` cannot be read: which entries are missing or have another form, or the
+/// problem that the source itself reports; "" if it can be read.
 std::string problem_of(StateSource& source, const StateTable& table, const StateSlices& slices,
                        const Reading& reading) {
   const std::string problem =
@@ -223,8 +225,8 @@ StateContents StreamedState::agree_to_load(const EngineCounters& counters,
   return agree(counters, "", &partial);
 }
 
-/// Returns contents(). Throws on all ranks if it fails on one of them, or if one has a `problem`.
-/// If `partial` is not null, lets the state lack the entries that it allows.
+/// Returns contents(). Throws on all ranks if contents() fails on any rank, or if any rank has a
+/// `problem`. If `partial` is not null, lets the state lack the entries that `partial` allows.
 StateContents StreamedState::agree(const EngineCounters& counters, std::string problem,
                                    const PartialState* partial) {
   std::optional<StateContents> agreed;
@@ -232,7 +234,7 @@ StateContents StreamedState::agree(const EngineCounters& counters, std::string p
   try {
     agreed = contents(counters);
     if (partial != nullptr) lines = slices_.tolerate(agreed->table, *partial);
-  } catch (...) {  // also from the user's predicate
+  } catch (...) {  // also catches what the user's predicate throws
     problem = present_error_text();
   }
   refuse_on_all_ranks(group_, problem, "state");
@@ -250,7 +252,8 @@ void StreamedState::save(const StateContents& contents, StateSink& sink, const W
   const bool is_first = group_.rank() == 0;
 
   std::vector<StateOutline> entries;
-  std::vector<std::optional<size_t>> entry_of(table.slots().size());  // set if wanted
+  // For each slot that `wants` selects: its index in `entries`.
+  std::vector<std::optional<size_t>> entry_of(table.slots().size());
   for (const StateRegion& region : table.regions()) {
     for (size_t i = region.first_slot; i < region.first_slot + region.slots; ++i) {
       const StateSlot& slot = table.slots()[i];
@@ -302,7 +305,7 @@ void StreamedState::load(const char* call, StateContents& contents, StateSource&
   const StateTable& table = contents.table;
   std::vector<StateNumber>& numbers = contents.numbers;
   Reading reading(table, source);
-  // A source may throw before anything is changed; then all ranks refuse.
+  // Until anything is changed, an error of one rank's source makes all ranks refuse the state.
   const auto refuse = [&](const std::string& problem) {
     refuse_on_all_ranks(group_,
                         problem.empty()

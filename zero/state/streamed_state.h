@@ -27,40 +27,41 @@ struct StateContents {
 /// reads parameters during load().
 class StreamedState {
  public:
-  /// Selects entries; empty for all.
+  /// Selects entries: true for those that are wanted. An empty function selects all.
   using Wants = std::function<bool(const StateRegion& region, const StateSlot& slot)>;
   /// Makes a region ready to be read from the source. Collective: called for the same regions in
   /// the same order on all ranks.
   using Fetch = std::function<void(const StateRegion& region)>;
 
-  /// `group` is as large as the slices' world. References must outlive it.
+  /// `slices` must have been made for as many ranks as `group` has. References must outlive it.
   StreamedState(ProcessGroup& group, StateSlices& slices) : group_(group), slices_(slices) {}
 
-  /// Returns the entries of this run's state. Local; throws c10::Error as StateTable.
+  /// Returns the entries of this run's state. Local; throws c10::Error as StateTable's constructor
+  /// does.
   StateContents contents(const EngineCounters& counters) const;
   /// Returns contents() after all ranks have agreed to save. Collective, blocking. Throws
-  /// c10::Error on every rank, in the name of `call`, if buffers differ in shape, if `arguments`
-  /// differ, or if any rank has a `problem` with saving ("" for none).
+  /// c10::Error on every rank if buffers differ in shape or `arguments` differ (the error names
+  /// `call`), or if any rank has a `problem` with saving ("" for none).
   StateContents agree_to_save(const char* call, const EngineCounters& counters, std::string problem,
                               std::vector<std::string> arguments = {});
-  /// Like agree_to_save(), but for loading a state that may lack what `partial` says, equal on all
-  /// ranks.
+  /// Like agree_to_save(), but for loading a state that may lack the entries that `partial` allows.
+  /// `partial` is equal on all ranks.
   StateContents agree_to_load(const EngineCounters& counters, const PartialState& partial);
   /// Returns all entries, without ranges. Local.
   static std::vector<StateOutline> entries(const StateContents& contents);
 
   /// Gives `sink` this rank's part of the entries that `wants` selects; rank 0 also gives the
-  /// numbers and what all ranks have. Takes temporary memory only for one piece at a time that is
-  /// not in host memory and for buffers that are not contiguous. Throws what `sink` throws. Local.
+  /// numbers and the tensors that all ranks have. Takes temporary memory for one such tensor, or
+  /// one part that is not in host memory, at a time. Throws what `sink` throws. Local.
   void save(const StateContents& contents, StateSink& sink, const Wants& wants = {}) const;
 
-  /// Fills this rank's slices and `counters` from `source`, except what the source leaves; bumps no
-  /// version of parameters in units. Collective, blocking. Throws c10::Error on every rank, with
-  /// nothing changed, if entries are missing, unknown or of another shape or dtype, or if any
-  /// rank's source reports a problem. If a source throws later, only its rank throws that error,
-  /// with its slices half filled. An entry in another memory order is read whole and converted,
-  /// which takes temporary memory of twice its size. `partial`, equal on all ranks, says what else
-  /// the source may lack.
+  /// Fills this rank's slices and `counters` from `source`, except for entries that the source
+  /// leaves (StateSource::leaves()). Does not bump the versions of parameters in units. Collective,
+  /// blocking. Throws c10::Error on every rank, with nothing changed, if entries are missing,
+  /// unknown or of another shape or dtype, or if any rank's source reports a problem. If a source
+  /// throws later, only its rank throws that error, with its slices half filled. An entry in
+  /// another memory order is read whole and converted, which takes temporary memory of twice its
+  /// size. `partial`, equal on all ranks, says what else the source may lack.
   void load(StateSource& source, EngineCounters& counters, const PartialState& partial = {});
   /// Like load() above, but throws in the name of `call`, takes `contents` from agree_to_load() and
   /// overwrites the numbers in it.

@@ -11,8 +11,8 @@
 
 namespace tessera::internal {
 
-/// Returns a copy of the elements of `tensor` in the memory order of form.strides: [numel], on the
-/// same device. `form` has the sizes and dtype of `tensor`.
+/// Returns a 1-d copy [numel] of `tensor`, on the same device, with the elements in the memory
+/// order that form.strides give. `form` must have the sizes and dtype of `tensor`.
 at::Tensor copy_in_order(const at::Tensor& tensor, const StateEntry& form);
 
 /// Returns a copy of `values` in the memory order of form.strides. `values` is [numel] in the

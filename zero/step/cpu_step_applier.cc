@@ -67,7 +67,8 @@ void CpuStepApplier::agree_to_update(const StepVote::RankReport& rank_report) {
   vote_.finish();
 }
 
-/// Adds norms and counts of this rank's gradients to the report.
+/// Adds to the report the norms of this rank's gradients, and how many of their elements are NaN or
+/// infinite.
 void CpuStepApplier::add_gradients(Reducer& reducer, StepVote::RankReport& rank_report) const {
   const std::span<const int64_t> non_finite =
       offloaded_ != nullptr ? offloaded_->non_finite() : std::span(reducer.non_finite());
@@ -97,8 +98,9 @@ void CpuStepApplier::apply(Reducer& reducer, double scale, int64_t step) {
 }
 
 /// Updates each unit that backward has not updated, and adds all units to `average`, unless that is
-/// null. All parameters are averaged, also those that this step has not used. A unit with
-/// parameters that are transformed as a whole is finished after directions have been exchanged.
+/// null. All parameters are averaged, also those that this step has not used. Units with parameters
+/// of a whole-tensor algorithm are finished last, after the ranks have exchanged the directions of
+/// all such units.
 void CpuStepApplier::update(Reducer& reducer, double scale, FlatAverage* average) {
   const TraceSpan span(parts_.trace, TraceTrack::kOptimizer, "update");
   parts_.store.begin_writing();

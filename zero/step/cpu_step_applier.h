@@ -12,8 +12,8 @@
 
 namespace tessera::internal {
 
-/// A step that the ranks vote on and apply on the CPU, with one blocking exchange per step. Note
-/// [The step is a fence] in engine_step.cc.
+/// Applies steps on the CPU, after a vote that is one blocking exchange per step. Note [The step is
+/// a fence] in engine_step.cc.
 class CpuStepApplier final : public StepApplier {
  public:
   /// `optimizer` updates the store's masters. `offloaded` brings gradients from the device; null

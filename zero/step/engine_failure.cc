@@ -28,7 +28,8 @@ void EngineFailure::set(const std::string& what) noexcept {
   const int rank = group_.rank();
   const std::string cause = absl::StrCat("rank ", rank, " ", what);
   failure_.emplace(CommErrorContext{"engine", std::string(group_.name()), -1, rank, ""}, cause);
-  // Peers may wait for reductions that will never come. Without peers only this engine ends.
+  // Aborts the group, because peers may wait for reductions that will never come. In a world of one
+  // nobody waits, and the group stays usable.
   if (group_.size() > 1) group_.abort(cause);
 }
 
@@ -39,7 +40,8 @@ void EngineFailure::set_present(const char* where, const char* when) noexcept {
 void EngineFailure::set(const CommError& error) noexcept {
   if (failure_.has_value()) return;
   failure_ = error;
-  group_.abort(error.cause());  // the error may come from another group
+  // Aborts the engine's group as well, because the error may come from another group.
+  group_.abort(error.cause());
 }
 
 }  // namespace tessera::internal

@@ -8,17 +8,19 @@
 
 namespace tessera::internal {
 
-/// The reason why an engine cannot be used: the first failed collective, or the error that made
-/// this rank stop. Every later call throws it again. Also the reason why the engine must load a
-/// state first.
+/// Why an engine cannot be used. There are two kinds of reasons: a failure (the first failed
+/// collective, or the error that made this rank stop), which every later call throws again; and
+/// inconsistent parameters, which a load of a state repairs.
 class EngineFailure {
  public:
   /// `group`, the engine's, must outlive it.
   explicit EngineFailure(ProcessGroup& group) : group_(group) {}
 
-  /// Throws the failure, if any: CommError, or c10::Error where loading a state removes it.
+  /// Throws if the engine cannot be used: CommError for a failure, c10::Error for inconsistent
+  /// parameters.
   void require_none() const;
-  /// Throws a failure that loading a state does not remove.
+  /// Throws CommError if there is a failure. Lets inconsistent parameters pass, because loading a
+  /// state repairs them.
   void require_all_ranks() const;
 
   /// Records that the parameters are inconsistent, which every rank knows, and throws. `what` is
@@ -27,8 +29,8 @@ class EngineFailure {
   /// Notes that the parameters are consistent again.
   void mark_consistent() { inconsistency_.clear(); }
 
-  /// Notes that this rank cannot go on for a reason that its peers do not know: aborts the group
-  /// with the cause "rank 2 <what>".
+  /// Records that this rank cannot go on for a reason that its peers do not know, and aborts the
+  /// group with the cause "rank 2 <what>".
   void set(const std::string& what) noexcept;
   void set(const CommError& error) noexcept;
   /// Runs collective code whose errors all ranks throw alike. A failed collective (CommError) ends
@@ -44,8 +46,8 @@ class EngineFailure {
   }
 
   /// Runs code that this rank must finish because the others wait for it. Any exception except
-  /// ErrorOnAllRanks, which all ranks throw, ends the engine on all ranks at once: "rank 2 left
-  /// <where> by an exception<when>: <text>".
+  /// ErrorOnAllRanks, which all ranks throw, ends the engine on all ranks at once, with the cause
+  /// "rank 2 left <where> by an exception<when>: <text>".
   template <typename Body>
   auto abort_all_on_exception(const char* where, Body&& body, const char* when = "") {
     try {
@@ -66,7 +68,7 @@ class EngineFailure {
 
   ProcessGroup& group_;
   std::optional<CommError> failure_;
-  std::string inconsistency_;  // why; "" if they are consistent
+  std::string inconsistency_;  // why parameters are inconsistent; "" if they are not
 };
 
 }  // namespace tessera::internal

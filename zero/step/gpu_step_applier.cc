@@ -23,9 +23,9 @@ namespace tessera::internal {
 // If the step was refused, it also reads the other ranks' reports, which were sent through the host
 // channel in the meantime and contain the error texts that a hash cannot carry. Otherwise the
 // reports are not read (N ranks would make N * N requests to a store), except every 64th, after
-// which earlier reports can be deleted. Errors are those of a synchronous step, one step later. No
-// rank has applied anything of the refused step then, because in between the host has only run the
-// next step's forward and backward, on parameters that did not change.
+// which earlier reports can be deleted. Errors are those of a synchronous step, one step later. By
+// then no rank has applied anything of the refused step, and the host has run only the next step's
+// forward and backward, on parameters that did not change.
 
 namespace {
 
@@ -70,15 +70,16 @@ std::optional<StepApplier::Outcome> GpuStepApplier::commit(Reducer& reducer,
   parts_.failure.abort_all_on_exception("step()", [&] {
     vote_.start(std::move(rank_report));
     decide_on_device(divisor);
-    if (!refuses) update(reducer);  // else no device applies anything
+    if (!refuses) update(reducer);  // if this rank refuses, no device applies the step
     parts_.store.show_updates(all_used_);
   });
   return outcome;
 }
 
-/// Writes this rank's words.
+/// Writes what this rank contributes to the sums of the step (Note [Asynchronous step]).
 void GpuStepApplier::collect(Reducer& reducer, const StepVote::RankReport& rank_report) {
-  sums_.words().narrow(0, 0, cuda::kNonFiniteAt).zero_();  // a refused attempt may have left sums
+  // An earlier attempt at the step, which was refused, may have left sums.
+  sums_.words().narrow(0, 0, cuda::kNonFiniteAt).zero_();
   for (size_t unit = 0; unit < parts_.plan.trainable_size(); ++unit) {
     const at::Tensor& value = reducer.value(unit);
     if (value.defined()) sums_.add_squares(unit, value, reducer.kept(unit).begin);
@@ -86,8 +87,9 @@ void GpuStepApplier::collect(Reducer& reducer, const StepVote::RankReport& rank_
   sums_.write_own_words(reducer.used(), StepVote::hash(rank_report), !rank_report.misuse.empty());
 }
 
-/// Waits for this rank's words and for the other ranks, as a step on the host does, so that any
-/// rank's error is refused before anything is applied.
+/// For steps that are not asynchronous. Votes through the host first, as CpuStepApplier does, so
+/// that an error on any rank stops the step before anything is applied. Then the device decides and
+/// applies. Waits for the device and for the other ranks.
 std::optional<StepApplier::Outcome> GpuStepApplier::decide_on_host(
     Reducer& reducer, StepVote::RankReport rank_report) {
   parts_.failure.abort_all_on_exception("step()", [&] {

@@ -12,11 +12,12 @@
 
 namespace tessera::internal {
 
-/// A step that the device decides on, from sums over all ranks, and applies. The host only queues
-/// it. Note [Asynchronous step] in gpu_step_applier.cc.
+/// Queues steps on the device. The device itself decides, from sums over all ranks, whether a step
+/// is applied, and applies it. Note [Asynchronous step] in gpu_step_applier.cc.
 class GpuStepApplier final : public StepApplier, private GradientObserver {
  public:
-  /// When commit() knows the result: kInStep waits for it and for the reports of the other ranks.
+  /// When commit() knows the outcome of a step. kInStep: before it returns; it waits for the device
+  /// and for the other ranks' reports. kInNextStep: in the next step's commit(), or in wait().
   enum class Known : uint8_t { kInStep, kInNextStep };
 
   /// `optimizer` updates the store's masters, which lie on `device`.
@@ -54,8 +55,8 @@ class GpuStepApplier final : public StepApplier, private GradientObserver {
   cuda::StepDecision decision_;
   StepVote vote_;
   LossScaleState loss_scale_;  // as last read by the host
-  int unread_reports_ = 0;     // steps since all ranks' reports were read
-  int64_t step_ = 0;           // number of the step of the last reports
+  int unread_reports_ = 0;     // number of steps since the ranks' reports were last read
+  int64_t step_ = 0;           // number of the last step that was started, for errors
   const std::vector<uint8_t> all_used_;
 };
 

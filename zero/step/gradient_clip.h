@@ -31,7 +31,8 @@ class GradientClip {
 
   /// Returns how many norms the ranks exchange.
   size_t norms() const { return clipping_.max_norms.size(); }
-  /// Returns empty norms for a step whose gradients are multiplied with `loss_scale`.
+  /// Returns norms to which no gradient has been added yet, for a step whose gradients are
+  /// multiplied by `loss_scale`.
   GradientNorms begin(double loss_scale) const { return GradientNorms(clipping_, loss_scale); }
 
   /// Takes the `norms` that ranks have agreed on, without the loss scale. Returns the factor by
@@ -47,7 +48,9 @@ class GradientClip {
   const SliceMap& slices_;
   Clipping clipping_;
   double loss_scale_ = 1.0;
-  std::vector<double> factors_;  // by group; empty if none is below 1 or all groups have one norm
+  // One factor for each group. Empty if clip() need not multiply: either no factor is below 1, or a
+  // single norm covers all groups, and then decide() returns the factor.
+  std::vector<double> factors_;
 };
 
 /// Returns what is wrong with Options::max_grad_norm_by_group for an optimizer whose groups are

@@ -16,7 +16,7 @@ namespace tessera::internal {
 //   gradients, device to host (here): the copy waits for the reduction. The next writer of the
 //   device's buffer waits for the copy. The host waits for the copy before it reads.
 //   new values, host to device (ShardUploads): the copy waits for the computation that still reads
-//   the old values. The computation waits for all copies after the last update. The host waits for
+//   the old values. After the last update the computation waits for all copies. The host waits for
 //   the copy before it overwrites the source.
 //   shards, host to device (ShardUploads, Offload::kParameters): the copy waits for the previous
 //   user of the unsharded-parameter buffer. The gather waits for the copy, and so does the host
@@ -48,7 +48,7 @@ OffloadedGradients::OffloadedGradients(const ParameterTable& table, const UnitPl
     bytes_on_host_ += static_cast<int64_t>(units_.back().memory.nbytes());
     if (precision.reduce == precision.master) continue;
     widened_numel = std::max(widened_numel, numel);
-    widest = precision.master;  // one for all units: the kernels know Float only
+    widest = precision.master;  // Float for all units, as the kernels on the device require
   }
   if (widened_numel > 0) {
     widened_ = device_->allocate_on_host(widened_numel, widest);

@@ -21,12 +21,13 @@
 
 namespace tessera::internal {
 
-/// This rank's reduced gradients in pinned host memory, where the CPU updates. Each unit's slice is
-/// copied on a separate stream when it is reduced, and again if something is added to it. Where
-/// this rank keeps whole gradients, they are copied in step(), because until then the user may
-/// write `.grad`. The host waits when it reads. Non-finite elements are counted on the device
-/// before the reduction, because afterwards their rank is unknown. Note [Offload] in
-/// offloaded_gradients.cc. Used by one thread at a time.
+/// This rank's reduced gradients in pinned host memory, from which the CPU updates. Each unit's
+/// slice is copied on a separate stream when it is reduced, and again if something is added to it.
+/// Where this rank keeps whole gradients, they are copied in step(), because until then the user
+/// may write `.grad`. The host waits for a copy only when it reads the gradient. Non-finite
+/// elements are counted on the device before the reduction, because afterwards one cannot tell
+/// which rank produced them. Note [Offload] in offloaded_gradients.cc. Used by one thread at a
+/// time.
 class OffloadedGradients final : public GradientObserver {
  public:
   /// References must outlive it. Local (allocates).
@@ -48,15 +49,17 @@ class OffloadedGradients final : public GradientObserver {
   /// Like Reducer::add_to(), but blocks until the gradients have arrived.
   void add_to(GradientNorms& norms);
   /// Returns the mean gradient of this rank's part of `unit` [kept numel] in the masters' dtype.
-  /// Valid until the next call; may be written to if drop() comes next. Blocks until the gradient
-  /// has arrived. Throws c10::Error if there is none.
+  /// Valid until the next call; the caller may write to it if nothing reads this unit's gradient
+  /// again before drop().
+  /// Blocks until the gradient has arrived. Throws c10::Error if there is none.
   at::Tensor gradient(size_t unit);
 
-  /// Drops everything, or the counts of parameter `parameter` of the table. Queued.
+  /// drop() drops all gradients and counts; drop(parameter) only the count of that table entry.
+  /// Queued.
   void drop();
   void drop(size_t parameter);
 
-  /// Memory on the device.
+  /// Returns how many bytes of device memory this object takes.
   int64_t bytes() const { return sums_.bytes(); }
 
  private:
@@ -66,7 +69,7 @@ class OffloadedGradients final : public GradientObserver {
     at::Tensor memory;  // [kept numel], reduce dtype, pinned
     std::shared_ptr<Event> reduced;
     std::shared_ptr<Event> arrived;
-    bool is_under_way = false;  // `memory` has, or will have, the device's values
+    bool is_under_way = false;  // a copy of the device's values to `memory` is queued or done
   };
 
   const at::Tensor& await(size_t unit);
@@ -76,7 +79,7 @@ class OffloadedGradients final : public GradientObserver {
   MemoryMeter& meter_;
   const std::shared_ptr<Device> device_;
   const std::shared_ptr<Stream> stream_;
-  const bool is_visible_;  // to the user, as .grad
+  const bool is_visible_;  // the user can see gradients as .grad
   cuda::StepSums sums_;
   std::vector<Slice> units_;  // trainable ones
   at::Tensor counts_;         // [table size] int64, pinned

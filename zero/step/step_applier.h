@@ -34,7 +34,8 @@ class WholeTensorExchange;
 /// Used by the engine's thread; its observer by the thread that runs backward.
 class StepApplier {
  public:
-  /// Text for EngineFailure::abort_all_on_exception(): the rank left a step after the vote.
+  /// The `when` of EngineFailure::abort_all_on_exception() for code that runs in a step after the
+  /// vote.
   static constexpr const char* kAfterVote = " after all ranks had agreed to it";
 
   /// The outcome of a step. Equal on all ranks.
@@ -45,8 +46,8 @@ class StepApplier {
     int64_t used_parameters = 0;
   };
 
-  /// The objects that an applier works on; references, `trace` (may be null) and `average` outlive
-  /// it.
+  /// The objects that an applier works on; references, `trace` (may be null) and `average` must
+  /// outlive the applier.
   struct Parts {
     ProcessGroup& group;
     const ParameterTable& table;
@@ -67,7 +68,7 @@ class StepApplier {
   virtual FlatOptimizer& optimizer() = 0;
   /// Returns the object that updates in backward; null where step() updates.
   virtual UpdateInBackward* update_in_backward() { return nullptr; }
-  /// Observes gradients before the step; null where that is not needed.
+  /// Returns the object that observes gradients before the step; null where none is needed.
   virtual GradientObserver* observer() { return nullptr; }
 
   /// Returns true if commit() returns before the outcome is known.
@@ -80,17 +81,17 @@ class StepApplier {
   /// If is_late(), the current step has not been started when it throws.
   virtual std::optional<Outcome> commit(Reducer& reducer, StepVote::RankReport rank_report) = 0;
 
-  /// Returns the outcome of a step that has not been returned yet, or throws its error; nothing if
-  /// there is none. Collective, blocking.
+  /// If the outcome of the last step has not been returned yet, returns it or throws the step's
+  /// error; otherwise returns nothing. Collective, blocking.
   virtual std::optional<Outcome> wait() { return std::nullopt; }
 
   /// Called before the first update of a backward that updates. Throws the errors that step() would
   /// throw, as far as they are known by then. Collective, blocking.
   virtual void agree_to_update(const StepVote::RankReport& rank_report);
 
-  /// Drops all gradients, also those that have arrived. Local.
+  /// Drops what the applier has of this step's gradients (copies, counts). Local.
   virtual void drop() {}
-  /// Drops the gradients of parameter `parameter` of the table. Local.
+  /// Drops the count of non-finite elements of parameter `parameter` of the table. Local.
   virtual void drop(size_t /*parameter*/) {}
 
   /// Returns the loss times the loss scale; the loss itself without one. Local; does not wait.
@@ -103,7 +104,7 @@ class StepApplier {
   /// Returns the exchange for parameters that are transformed as a whole; null where there are
   /// none.
   virtual const WholeTensorExchange* exchange() const { return nullptr; }
-  /// Returns the bytes of control memory on this rank.
+  /// Returns how many bytes of this applier's memory on this rank count as MemoryClass::kControl.
   virtual int64_t bytes() const = 0;
 
  protected:

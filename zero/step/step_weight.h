@@ -10,8 +10,8 @@
 
 namespace tessera::internal {
 
-/// The weights of a step's backwards (BackwardOptions::weight): this rank's weights as its
-/// backwards begin, and the weights of all ranks, exchanged at the end of each backward that
+/// The weights of a step's backwards (BackwardOptions::weight). Takes this rank's weight when a
+/// backward begins, and the weights of all ranks in the exchange at the end of each backward that
 /// reduces. Note [Weights] in step_weight.cc. Used by one thread.
 class StepWeight {
  public:
@@ -19,8 +19,8 @@ class StepWeight {
   StepWeight(ProcessGroup& group, const UnitPlan& plan);
 
   /// Called when a backward of this rank begins, with `weight` or without one. An invalid weight
-  /// counts as 0 and sets problem(). Where gradients are sent or summed in fp16, it is collective
-  /// in the first backward of a step that has a weight; else local.
+  /// counts as 0 and sets problem(). Local, with one exception: where gradients are sent or summed
+  /// in fp16, the first call with a weight in a step is collective.
   void begin(std::optional<double> weight);
 
   /// If `divides`, gradients of steps without weights are divided by the number of ranks that had a
@@ -47,9 +47,9 @@ class StepWeight {
   bool is_weighted() const { return has_weighted_; }
   /// Returns the sum of the weights over all ranks; unset if the step has none. Equal on all ranks.
   std::optional<double> sum() const;
-  /// Returns the number by which the step's reduced gradients, already divided by the number of
-  /// ranks, must be divided to be the weighted mean, or the mean over the ranks that had a loss. 1
-  /// if the step needs neither or the sum is zero. Equal on all ranks.
+  /// Returns the divisor that turns the step's reduced gradients, which are already divided by the
+  /// number of ranks, into the weighted mean or into the mean over the ranks that had a loss. 1 if
+  /// the step needs neither or the sum is zero. Equal on all ranks.
   double divisor() const;
 
   /// Called when the step is over or its gradients are dropped.
@@ -63,15 +63,19 @@ class StepWeight {
   ProcessGroup& group_;
   std::optional<HostAllGather> units_;  // set where gradients are sent or summed in fp16
   BackwardAgreement::Report mine_;      // since the last exchange
-  bool has_plain_ = false;              // a loss without a weight in this step, on any rank
+  bool has_plain_ = false;              // a loss of this step, on any rank, had no weight
   bool has_weighted_ = false;
   bool divides_by_active_ = false;
-  bool divides_step_ = false;  // also true if divides_by_active_ was reset during this step
-  double sum_ = 0.0;           // of exchanged weights; losses without one count 1
-  // Without weights: the largest number of backwards on any rank, summed over exchanges.
+  // True if divides_by_active_ was true at any time in this step; then divisor() counts active
+  // ranks.
+  bool divides_step_ = false;
+  double sum_ = 0.0;  // of the weights of all ranks; a loss without a weight counts as 1
+  // For steps without weights. Each exchange adds the number of backwards of the rank that reports
+  // the most in that exchange.
   double backwards_ = 0.0;
   double factor_ = 1.0;
-  std::optional<double> unit_;  // power of two that divides weights in this step
+  // The power of two by which this step's weights are divided. Unset if they are not divided.
+  std::optional<double> unit_;
   std::string problem_;
 };
 

@@ -12,13 +12,14 @@
 namespace tessera::internal {
 
 // Note [Update in backward]
-// When a unit is updated. Before the first update of a backward all ranks vote as in step(), on the
-// same values: what step() would refuse (another number of steps, other hyper-parameters, a
+// The moment of the update. Before the first update of a backward all ranks vote as in step(), on
+// the same values: what step() would refuse (another number of steps, other hyper-parameters, a
 // parameter written outside modify_parameters()) is refused while nothing has changed. If all
-// parameters of a unit have their gradients on this rank, all of them are used, and the unit is
-// updated when its reduction is done. Otherwise it is updated after the all-gather at the end of
-// backward, which says which parameters any rank used. Ranks may differ in that; each updates its
-// own slice, with the same result. step() then votes, all-gathers the updates and counts the step.
+// parameters of a unit have their gradients on this rank, it is certain already that all of them
+// are used, and the unit is updated when its reduction is done. Otherwise the unit is updated after
+// the all-gather at the end of backward, which says which parameters any rank used. Ranks may
+// update a unit at different times; each updates its own slice, with the same result. step() then
+// votes, all-gathers the updates and counts the step.
 //
 // Readers. As soon as this rank takes part in the reduction of a unit, another rank may have the
 // sum and write its slice of the parameters, in memory that this rank gathers from or shares.
@@ -29,9 +30,9 @@ namespace tessera::internal {
 // mixture, but nothing can read it.
 //
 // Non-finite gradients. A NaN on any rank, or an overflow of the mean, makes the sum of squares of
-// its slice non-finite, and that slice is not updated. So no parameter takes such a value, but
-// other slices have been updated. The vote of step() tells all ranks, and the engine can be used
-// again only after load_state_dict().
+// the slice that holds it non-finite, and that slice is not updated. So no parameter takes such a
+// value, but other slices have been updated. The vote of step() tells all ranks, and the engine can
+// be used again only after load_state_dict().
 
 UpdateInBackward::UpdateInBackward(const ParameterTable& table, const UnitPlan& plan,
                                    CpuOptimizer& optimizer, ParameterStore& store, Trace* trace)

@@ -28,7 +28,8 @@ class UpdateInBackward final : public GradientObserver {
   UpdateInBackward(const ParameterTable& table, const UnitPlan& plan, CpuOptimizer& optimizer,
                    ParameterStore& store, Trace* trace);
 
-  /// Called when all ranks have agreed to a backward that updates, with these hyper-parameters.
+  /// Called when all ranks have agreed to a backward that updates. Records the present
+  /// hyper-parameters, which must not change before step() has committed the update.
   void begin();
 
   /// Returns true if a backward has begun that no step() has committed; then parameters may differ
@@ -44,8 +45,8 @@ class UpdateInBackward final : public GradientObserver {
     update(unit, gradient, all_used_, squares);
   }
 
-  /// Called when the backward is over: updates the units that lacked gradients on this rank, if any
-  /// rank used them. Local, after Reducer::end_micro_step().
+  /// Called when the backward is over, after Reducer::end_micro_step(). Updates the units that
+  /// lacked gradients on this rank, if any rank used them. Local.
   void finish(Reducer& reducer);
 
   /// Returns this rank's part of the squared norm of all gradients since begin().
@@ -54,11 +55,12 @@ class UpdateInBackward final : public GradientObserver {
   /// Returns why step() must be refused now; "" if it need not.
   std::string problem() const;
 
-  /// Returns the error text for non-finite gradients, after which the engine must load a state:
-  /// `report` and what to do.
+  /// Returns the text of the error for non-finite gradients: `report`, then what to do. After this
+  /// error the engine must load a state.
   static std::string describe(const NonFiniteReport& report);
 
-  /// Lets parameters be read again, after all ranks have agreed to the step or loaded a state.
+  /// Called after all ranks have agreed to the step or loaded a state. From then on parameters can
+  /// be read again.
   void end();
 
  private:
@@ -70,9 +72,9 @@ class UpdateInBackward final : public GradientObserver {
   CpuOptimizer& optimizer_;
   ParameterStore& store_;
   Trace* const trace_;
-  const std::vector<uint8_t> all_used_;    // per table entry
-  std::vector<int64_t> hyper_parameters_;  // as agreed on
-  std::vector<uint8_t> is_done_;           // per unit
+  const std::vector<uint8_t> all_used_;    // all 1, by table index
+  std::vector<int64_t> hyper_parameters_;  // recorded by begin()
+  std::vector<uint8_t> is_done_;  // per unit: whether update() was called since the last end()
   ExactSum squares_;
   bool has_begun_ = false;
 };

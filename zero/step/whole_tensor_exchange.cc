@@ -11,26 +11,26 @@ namespace tessera::internal {
 
 // Note [Exchange of directions]
 // update() leaves the direction of each piece in this rank's memory_. Then
-//   1. fence: all directions are there;
+//   1. barrier: all directions are there;
 //   2. an owner reads the pieces of its parameters into its results, one parameter after the other,
 //      and transforms them in place;
-//   3. fence: all results are there;
+//   3. barrier: all results are there;
 //   4. each rank reads its pieces of the results over its own directions.
-// Two fences are enough. Directions are written again in 4 and in the next update(). Both come
+// Two barriers are enough. Directions are written again in 4 and in the next update(). Both come
 // after 3, which an owner enters when it has read all it needs. Results are written again in 2 of
-// the next step, which comes after fence 1 of that step, which a rank enters when it has finished 4
-// of this step. Only parameters that some rank has used take part, and all ranks know which these
-// are.
+// the next step. That comes after 1 of the next step, which a rank enters when it has finished 4 of
+// this step. Only parameters that some rank has used take part, and all ranks know which these are.
 //
-// If needs_values() is true for a parameter, its values lie beside its directions, which are
-// gradients. An owner reads values into its results, gradients into scratch, and updates the
-// values.
+// If needs_values() is true for a parameter, its directions are its gradients, and memory_ also has
+// its values. The owner reads the values into its results and the gradients into scratch memory,
+// and then updates the values.
 //
-// If a parameter needs norms only, its directions stay on their ranks, and exact sums of squares
-// are all-gathered before 1.
+// If a parameter needs norms only, its directions stay on their ranks. Before 1 the ranks
+// all-gather the exact sums of squares of their pieces.
 //
-// Where ranks cannot read each other's memory, 1 and 3 are all-gathers of directions and of
-// results, padded to the largest of any rank: every rank receives everything.
+// Where ranks cannot read each other's memory, 1 is an all-gather of all directions and 3 one of
+// all results, so every rank receives everything. Each rank's part is padded to the length of the
+// largest part.
 
 namespace {
 
@@ -265,7 +265,8 @@ void WholeTensorExchange::take_results(const WholeTensorPlan::Entry& entry, Read
   }
 }
 
-/// A fence: afterwards fetch() can read `bytes` of each rank's memory.
+/// Makes `bytes` of each rank's memory_ readable by fetch() on all ranks. Makes all ranks wait for
+/// each other.
 void WholeTensorExchange::publish(Range bytes, std::string_view tag) {
   if (window_ != nullptr) return group_->barrier(tag);
   published_ = bytes;
@@ -275,7 +276,8 @@ void WholeTensorExchange::publish(Range bytes, std::string_view tag) {
   group_->all_gather(all, own, tag)->wait();
 }
 
-/// Copies from offset `begin_bytes` of rank `from`'s memory: at once, or as one of `reads`.
+/// Copies from rank `from`'s memory_, from offset `begin_bytes` on, into `to`. A read through the
+/// window is only started, and added to `reads`; any other copy is done at once.
 void WholeTensorExchange::fetch(int from, int64_t begin_bytes, const at::Tensor& to,
                                 std::string_view tag, ReadBatch& reads) {
   const at::Tensor target = to.view(at::kByte);

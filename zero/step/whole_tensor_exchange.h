@@ -23,10 +23,11 @@
 
 namespace tessera::internal {
 
-/// For parameters that are transformed as a whole: sends directions (and values) to their owners,
-/// results back, and sums of squares to all ranks. It works between the ranks that share a unit's
-/// optimizer slices; each group of replicas has its own. Note [Exchange of directions] in
-/// whole_tensor_exchange.cc. Used by one thread.
+/// Serves parameters that are transformed as a whole: sends directions (and values) to the
+/// parameters' owners, results back to the ranks with the slices, and sums of squares to all ranks.
+/// It works between the ranks that share a unit's optimizer slices; each replica of the optimizer
+/// state has an exchange of its own. Note [Exchange of directions] in whole_tensor_exchange.cc.
+/// Used by one thread.
 class WholeTensorExchange {
  public:
   /// Returns null where all algorithms of `optimizer` are elementwise. Tells the WholeTensors of
@@ -42,7 +43,7 @@ class WholeTensorExchange {
   WholeTensorExchange(const WholeTensorExchange&) = delete;
   WholeTensorExchange& operator=(const WholeTensorExchange&) = delete;
 
-  /// Units with parameters for which update() only stores directions, ascending.
+  /// Returns the units with parameters for which update() only stores directions, ascending.
   const std::vector<size_t>& awaited_units() const { return awaited_units_; }
   bool is_awaited(size_t unit) const;
 
@@ -52,13 +53,14 @@ class WholeTensorExchange {
   void run(const std::vector<uint8_t>& used);
 
   const WholeTensorPlan& plan() const { return plan_; }
-  /// This rank's number in the plan.
+  /// Returns this rank's number in the plan.
   int rank() const { return rank_; }
-  /// Returns what the memory formula adds to the plan's bytes, on the group's device.
+  /// Returns the size of gathered_ in bytes; 0 if there is none. The memory formula counts
+  /// gathered_ apart from the plan's bytes, because it lies on the group's device.
   int64_t gathered_bytes() const {
     return group_ == nullptr || group_->can().one_sided_reads ? 0 : plan_.gathered_bytes();
   }
-  /// Returns the bytes of control memory.
+  /// Returns how many bytes of this object's memory count as MemoryClass::kControl.
   int64_t control_bytes() const { return squares_.has_value() ? squares_->bytes() : 0; }
 
  private:
@@ -95,11 +97,12 @@ class WholeTensorExchange {
   at::Tensor states_;               // states that this rank keeps whole, bytes; undefined: none
   at::Tensor memory_;               // [directions | results], bytes
   std::unique_ptr<Window> window_;  // over memory_; null without one-sided reads
-  // Without one-sided reads: [ranks, the larger half of memory_], on the device.
+  // Without one-sided reads: the published part of every rank's memory_, [ranks, bytes]; sized for
+  // the larger of the directions that travel and the results. On the device.
   at::Tensor gathered_;
   Range published_;  // the part of each rank's memory_ that gathered_ has
   std::vector<const WholeTensorPlan::Entry*> scaled_;  // entries that need only norms
-  std::optional<HostAllGather> squares_;  // sums of squares of scaled_; unset if it is empty
+  std::optional<HostAllGather> squares_;  // sums of squares of scaled_; unset if scaled_ is empty
   int64_t bytes_ = 0;
 };
 

@@ -32,7 +32,8 @@ WholeTensorPlan::WholeTensorPlan(const UnitPlan& plan, const std::vector<Paramet
   choose_owners(parameters);
   place_states(parameters);
   for (size_t i = 0; i < entries_.size(); ++i) {
-    // A rank that has all slices updates values in place and needs no scratch memory for it.
+    // Skips parameters that need no scratch memory: all that do not travel and, if one rank has all
+    // slices, all that are updated in place.
     if (!entries_[i].travels || (entries_[i].has_values && ranks() == 1)) continue;
     int64_t& scratch_bytes = scratch_bytes_[static_cast<size_t>(entries_[i].owner)];
     scratch_bytes =
@@ -70,7 +71,9 @@ void WholeTensorPlan::choose_owners(const std::vector<Parameter>& parameters) {
   }
 }
 
-/// Places the pieces of one rank from `end` on; returns their end.
+/// Places the pieces of `rank`, whose slice is `slice`, one after the other in its memory for
+/// directions, from offset `end` on. Takes only parameters whose directions travel, or, if `travel`
+/// is false, only the others. Returns the offset after the last piece.
 int64_t WholeTensorPlan::place_pieces(const UnitPlan& plan, int rank, int slice, bool travel,
                                       int64_t end) {
   for (Entry& entry : entries_) {

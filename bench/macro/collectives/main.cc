@@ -47,7 +47,7 @@ class CollectivesEntry {
   }
 
  private:
-  /// Memory that the shm backend uses in place, kept for the next run.
+  /// Returns memory that the shm backend communicates without copying, and keeps it for later runs.
   at::Tensor buffer(const std::string& use, int64_t numel, at::ScalarType dtype) {
     at::Tensor& memory = buffers_[use + std::to_string(numel) + c10::toString(dtype)];
     if (!memory.defined()) {
@@ -57,7 +57,7 @@ class CollectivesEntry {
     return memory;
   }
 
-  /// In place, like an engine's gathers.
+  /// Returns this rank's part of `whole`, so that all_gather runs in place, as an engine's does.
   at::Tensor own_slice(const at::Tensor& whole) const {
     const int64_t numel = whole.numel() / world_->size();
     return whole.narrow(0, world_->rank() * numel, numel);

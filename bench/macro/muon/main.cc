@@ -3,7 +3,7 @@
 //
 //   run muon WIDTH N   times each of N updates, after an untimed one. Answers with one line of
 //                      JSON: the times, their shares for whole matrices, and how far values have
-//                      moved on average since the first update. The first width is used throughout
+//                      moved on average since the first update. Later commands cannot change WIDTH
 //   quit               (or the end of input) ends it
 #include <iostream>
 #include <memory>

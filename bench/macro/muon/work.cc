@@ -89,7 +89,7 @@ class EngineUpdate final : public Work {
   std::vector<tessera::NamedTensor> gradients_;
   std::unique_ptr<tessera::Engine> engine_;
   std::vector<at::Tensor> begun_;
-  size_t seen_ = 0;  // spans of the trace
+  size_t seen_ = 0;  // spans of the trace that earlier runs have read
 };
 
 template <typename Body>
@@ -119,7 +119,8 @@ class Iterations final : public Work {
     scratch_ = tessera::internal::allocate_private(scratch_numel, at::kFloat);
   }
 
-  // Applied to the results of the last run: nearly orthogonal matrices stay nearly orthogonal.
+  // Transforms the results of the last run again. Nearly orthogonal matrices stay nearly
+  // orthogonal.
   Times run() override {
     return timed([&] {
       for (const at::Tensor& direction : directions_) iteration_.apply(direction, scratch_);

@@ -12,8 +12,8 @@ namespace bench {
 class Work {
  public:
   struct Times {
-    double us = 0;             ///< of the timed part
-    double transforms_us = 0;  ///< the share of `us` for whole matrices that this rank owns
+    double us = 0;             ///< duration of the timed part
+    double transforms_us = 0;  ///< time for the whole matrices that this rank owns
   };
 
   Work() = default;
@@ -26,11 +26,13 @@ class Work {
   virtual double moved() const { return 0; }
 };
 
-/// Works on the fp32 matrices of two blocks of a GPT of `width`. `by`: "tessera", an engine's
-/// update of them by Muon, timed by its trace, under `strategy` on the ranks of the job;
-/// "iterations", the least that Muon computes in it, the Newton-Schulz iterations of all of them,
-/// in this process; "products", products of two square matrices of twice the width, in this process
-/// only. Throws program::UsageError for other names.
+/// Returns work on the fp32 matrices of two blocks of a GPT of `width`. `by` chooses it:
+/// - "tessera": an engine's update of the matrices by Muon, timed by its trace, under `strategy` on
+///   the ranks of the job;
+/// - "iterations": the least that Muon must compute for this update, the Newton-Schulz iterations
+///   of all matrices, in this process;
+/// - "products": products of two square matrices of twice the width, in this process.
+/// Throws program::UsageError for other names.
 std::unique_ptr<Work> make_work(const std::string& by, tessera::Strategy strategy, int64_t width);
 
 /// Throws program::UsageError unless make_work() accepts `by`.

@@ -3,7 +3,7 @@
 //   run ALGORITHM ELEMENTS N   times each of N updates of a flat fp32 parameter with ELEMENTS
 //                              elements, after three untimed ones. Answers with one line of JSON:
 //                              the times, and how far values have moved on average since the first
-//                              update. Other arguments than the last time's start from new values
+//                              update. If ALGORITHM or ELEMENTS change, it starts from new values
 //   quit                       (or the end of input) ends it
 #include <chrono>
 #include <iostream>

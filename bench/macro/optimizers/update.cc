@@ -111,7 +111,7 @@ class LionLoop final : public Optimizer {
   at::Tensor momentum_;  // of the one parameter
 };
 
-/// The minimum work of any update of kArrays arrays.
+/// Reads kArrays arrays and writes all but one of them, the least that an update of them does.
 template <size_t kArrays>
 class MemoryPass final : public Update {
  public:

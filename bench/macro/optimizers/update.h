@@ -21,11 +21,15 @@ class Update {
   virtual double moved() const = 0;
 };
 
-/// An update of `numel` values under one of the algorithms adamw, adam, sgd, lion, adagrad and
-/// rmsprop. `by`: "tessera", this library's optimizer; "libtorch", LibTorch's own, or for Lion,
-/// which LibTorch lacks, the formula in its operators; "tessera8bit", this library's with states in
-/// 8 bits (only adamw and lion); "memory", which reads and writes as many arrays, with one addition
-/// per written value. Throws program::UsageError for other names.
+/// Returns an update of `numel` values under one of the algorithms adamw, adam, sgd, lion, adagrad
+/// and rmsprop. `by` says who updates:
+/// - "tessera": this library's optimizer;
+/// - "tessera8bit": this library's optimizer with states in 8 bits (only adamw and lion);
+/// - "libtorch": LibTorch's optimizer; for Lion, which LibTorch lacks, the formula written with
+///   LibTorch's operators;
+/// - "memory": a loop that reads and writes as many arrays as the algorithm, with one addition per
+///   written value.
+/// Throws program::UsageError for other names.
 std::unique_ptr<Update> make_update(const std::string& by, const std::string& algorithm,
                                     int64_t numel);
 

@@ -74,7 +74,7 @@ void run() {
   std::vector<double> in_ranks, in_tree, ratios;
   constexpr int kUntimed = 2;
   for (int64_t round = 0; round < kUntimed + absl::GetFlag(FLAGS_rounds); ++round) {
-    // The first engine alternates, so that neither always runs in the other's caches.
+    // The engines alternate in going first, so that neither always finds the other's data in cache.
     const bool tree_first = round % 2 == 1;
     double tree_ms = tree_first ? tree.train(round) : 0.0;
     const double ranks_ms = ranks.train(round);

@@ -63,7 +63,7 @@ double CheckpointTimes::measure(const std::string& what, const std::string& dire
 double CheckpointTimes::copy() const {
   const std::vector<char> from(static_cast<size_t>(bytes_), 1);
   std::vector<char> to(from.size(), 2);
-  train_();  // as before a save: the caches hold training's data, not these buffers
+  train_();  // so that caches hold training's data, as before a save, and not these buffers
   engine_.group().barrier("checkpoint times");
   const double ms = ms_of([&] { std::memcpy(to.data(), from.data(), to.size()); });
   TORCH_CHECK(to.empty() || to.back() == 1);

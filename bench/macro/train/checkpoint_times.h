@@ -11,15 +11,15 @@ namespace bench {
 /// The cost of an engine's checkpoints on this rank. All ranks measure the same at once.
 class CheckpointTimes {
  public:
-  /// `train` trains one step. References must outlive this object.
+  /// `train` trains one step. `engine`, and all that `train` refers to, must outlive this object.
   CheckpointTimes(tessera::Engine& engine, std::function<void()> train);
 
-  /// Milliseconds of `what`, in a directory that all ranks see:
+  /// Returns how many milliseconds `what` takes, in a directory that all ranks see:
   ///
   ///   save   save_checkpoint() into a directory without this step
   ///   load   load_checkpoint() of the result of save
-  ///   stall  Checkpoints::save() in the background after a step, until training may continue; the
-  ///          second one, which already has memory for its copy
+  ///   stall  Checkpoints::save() in the background after a step, until training may continue. The
+  ///          second save is timed, which already has memory for its copy
   ///   copy   one memcpy of as many bytes as this rank saves, between used buffers, after a step
   ///   write  writes as many bytes into a file of this rank, in blocks of 1 MiB, with an fsync
   ///

@@ -21,7 +21,7 @@ struct GptTask {
 /// GPT-2 of 124 million parameters.
 constexpr gpt::ModelSizes kGpt2 = {
     .layers = 12, .heads = 12, .width = 768, .context = 1024, .vocabulary = 50257};
-/// Made deeper until it does not fit: 50 million parameters per layer.
+/// One layer of deep-<n>, 50 million parameters. The runner adds layers until memory is full.
 constexpr gpt::ModelSizes kDeep = {
     .layers = 1, .heads = 16, .width = 2048, .context = 1024, .vocabulary = 50257};
 
@@ -37,7 +37,8 @@ const std::map<std::string, GptTask>& gpt_tasks() {
   return tasks;
 }
 
-/// Token i stands for the bytes i and i + 1, folded into the vocabulary.
+/// Returns the file's tokens. Token i is made from bytes i and i + 1: their number modulo
+/// `vocabulary`.
 at::Tensor read_tokens(const std::string& path, int64_t vocabulary) {
   std::ifstream file(path, std::ios::binary);
   const std::vector<char> bytes{std::istreambuf_iterator<char>(file),
@@ -57,7 +58,7 @@ Task make_gpt(const GptTask& task, const std::string& text, int rank, int world,
   auto model = std::make_shared<gpt::Gpt>(task.sizes);
   const at::Tensor tokens = read_tokens(text, task.sizes.vocabulary);
   const int64_t batch = task.batch, context = task.sizes.context;
-  const int64_t starts = tokens.numel() - 1 - context;  // the peers count bytes, which are one more
+  const int64_t starts = tokens.numel() - 1 - context;  // as in bench/peers, which counts bytes
   const auto make_batch = [=](int64_t step) -> Batch {
     std::vector<at::Tensor> inputs, targets;
     for (int64_t sequence = 0; sequence < ranks * batch; ++sequence) {
@@ -71,7 +72,7 @@ Task make_gpt(const GptTask& task, const std::string& text, int rank, int world,
   return {model, {}, make_batch, loss};
 }
 
-/// A single layer would be a unit of only 16 KiB.
+/// Makes units of ten layers each, because a unit of a single layer would have only 16 KiB.
 std::vector<std::vector<std::string>> tens_of_layers(const torch::nn::Module& model) {
   std::vector<std::vector<std::string>> units;
   int64_t layers = 0;

@@ -29,9 +29,8 @@ struct Task {
 /// `name`: A, B, C, S (GPTs with 6.5, 25.5 and 91 million parameters; S is A with 64 tokens per
 /// step), MLP, or for GPUs gpt2-1k and gpt2-16k (124 million parameters, 1024 and 16384 tokens per
 /// step) or deep-<n> (n layers with 50 million parameters each). The task is created on the CPU.
-/// `text`: the file that the GPTs learn from. `ranks`: the batches are those of this number of
-/// ranks from `rank` on, one after the other. Throws c10::Error for another name, or if the file
-/// cannot be read or is too short.
+/// `text`: the file that the GPTs learn from. A batch joins the batches of the `ranks` ranks from
+/// `rank` on. Throws c10::Error for another name, or if the file cannot be read or is too short.
 Task make_task(const std::string& name, const std::string& text, int rank, int world,
                int ranks = 1);
 

@@ -17,12 +17,12 @@ namespace bench {
 /// Runs the commands of the runner and answers them.
 class TrainEntry {
  public:
-  /// `foreign_bytes`: the bytes in use of the GPU's allocator that are not the trainer's.
+  /// `foreign_bytes`: what the GPU's allocator has given out to others than the trainer.
   TrainEntry(Trainer& trainer, const Task& task, at::Device device, int64_t foreign_bytes);
 
   /// Trains `count` steps and answers once. On a CPU each step is timed, including reading its
   /// loss. On a GPU all steps are timed together, from an idle device to an idle device, and losses
-  /// are read afterwards: each time of a block is its mean.
+  /// are read afterwards. All reported times are then the mean.
   void steps(int64_t count);
 
   /// Trains one step on a GPU and answers with the device's work in it.

@@ -130,13 +130,13 @@ class Sharded final : public Trainer {
   at::Tensor loss_;
 };
 
-/// The part after the strategy's name: "-apart", "".
+/// Returns the part after the strategy's name: "-apart" of "zero3-apart", "" of "zero3".
 std::string variant_of(const std::string& strategy) {
   const size_t dash = strategy.find('-');
   return dash == std::string::npos ? "" : strategy.substr(dash);
 }
 
-/// The options of `trainer_options` except the wrap policy; throws for another name.
+/// Returns the engine's options without the wrap policy. Throws for an unknown strategy.
 tessera::Options options_of(const TrainerOptions& trainer_options) {
   tessera::Options options{.trace = trainer_options.trace};
   const std::string name = trainer_options.strategy.substr(0, trainer_options.strategy.find('-'));
@@ -178,7 +178,7 @@ std::unique_ptr<Trainer> make_trainer(const TrainerOptions& trainer_options, Tas
     return std::make_unique<Local>(std::move(task), trainer_options.dtype);
   }
   tessera::Options options = options_of(trainer_options);
-  if (options.strategy == tessera::Strategy::kZero3) options.wrap = task.wrap;  // else an error
+  if (options.strategy == tessera::Strategy::kZero3) options.wrap = task.wrap;  // others refuse one
   const std::string variant = variant_of(trainer_options.strategy);
   std::shared_ptr<tessera::CommHook> hook;
   if (variant == "-noop") hook = tessera::noop_hook();

@@ -14,7 +14,7 @@
 namespace tessera::internal {
 namespace {
 
-constexpr size_t kLines = 10;  // shown of one problem
+constexpr size_t kLines = 10;  // the most lines shown of one problem
 constexpr size_t kShownRanks = 4;
 
 std::string name_of(const std::vector<int>& some, int size) {
@@ -66,7 +66,8 @@ std::string difference(int rank, const std::vector<std::string>& lines,
 
 std::string refusal_text(const std::vector<std::string>& problems, std::string_view what) {
   const int size = static_cast<int>(problems.size());
-  std::vector<std::pair<std::string, std::vector<int>>> entries;  // by problem, in rank order
+  // Each problem, and the ranks that have it.
+  std::vector<std::pair<std::string, std::vector<int>>> entries;
   for (int rank = 0; rank < size; ++rank) {
     if (problems[rank].empty()) continue;
     auto entry = std::find_if(entries.begin(), entries.end(),

@@ -35,7 +35,7 @@ std::string times_of(const FlightRecord& call, int64_t now_ns) {
                          static_cast<double>(call.end_ns - call.begin_ns) / 1e6);
 }
 
-/// " (pid 7 on nodeB)".
+/// Returns " (pid 7 on nodeB)"; "" if neither is known.
 std::string place_of(const RankFlight& rank) {
   if (rank.pid == 0) return rank.host.empty() ? "" : absl::StrCat(" (on ", rank.host, ")");
   return absl::StrCat(" (pid ", rank.pid, rank.host.empty() ? "" : " on ", rank.host, ")");

@@ -28,7 +28,7 @@ struct FlightRecord {
 
   /// Returns true if the call's group has this name.
   bool is_of(std::string_view name) const { return group.hash == hash_of_tag(name); }
-  /// "#8 all_reduce SUM float32[10] 'bucket 7' on group 'world'".
+  /// Returns a description such as "#8 all_reduce SUM float32[10] 'bucket 7' on group 'world'".
   std::string text() const;
 };
 static_assert(std::is_trivially_copyable_v<FlightRecord>);
@@ -56,9 +56,9 @@ class FlightRing {
  private:
   static constexpr size_t kWords = sizeof(FlightRecord) / sizeof(uint64_t);
   using Words = std::array<uint64_t, kWords>;
-  static constexpr uint64_t kWritten = ~uint64_t{0};  // while a thread writes the slot
+  static constexpr uint64_t kWritten = ~uint64_t{0};  // the version while a thread writes the slot
   struct Slot {
-    std::atomic<uint64_t> version;  // the call's number plus one, kWritten, or 0 before the first
+    std::atomic<uint64_t> version;  // the call's number plus one, or kWritten; 0: never used
     std::atomic<uint64_t> words[kWords];
   };
 

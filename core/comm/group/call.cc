@@ -15,7 +15,7 @@ Call::Call(std::shared_ptr<const Caller> caller, Form form, std::shared_ptr<Flig
       tag_(form_.collective.tag),
       record_(form_.collective, form_.sequence),
       flight_(std::move(flights), record_.signature, form_.sequence, tag_, caller_->group) {
-  form_.collective.tag = tag_;  // the caller's text may go away
+  form_.collective.tag = tag_;  // the caller may destroy its text before this call is over
 }
 
 Call::~Call() = default;
@@ -36,7 +36,9 @@ CommError Call::error(const std::string& cause) const {
 }
 
 bool Call::is_completed() {
-  if (is_over() || !caller_->origin.is_here()) return true;  // wait() throws in a child of fork()
+  // In a child of fork() the call counts as completed, because wait() does not block there: it
+  // throws at once.
+  if (is_over() || !caller_->origin.is_here()) return true;
   if (const auto member = caller_->member.lock()) member->look(*this);
   return is_over();
 }
@@ -78,7 +80,8 @@ bool Call::await_end(std::chrono::milliseconds longest) {
 void Call::end(std::optional<std::string> cause) {
   if (is_over()) return;
   flight_.end();
-  form_.collective.output = at::Tensor();  // before a thread sees that the call is over
+  // The tensors are dropped before another thread can see that the call is over.
+  form_.collective.output = at::Tensor();
   form_.collective.input = at::Tensor();
   form_.collective.after = nullptr;
   cause_ = std::move(cause);

@@ -69,7 +69,7 @@ class Call final : public Work {
   bool wait_for(std::chrono::milliseconds longest) override;
   int source() const override { return source_; }
 
-  /// Valid until the call has ended.
+  /// Returns the call's arguments. Its tensors are valid until the call has ended.
   const Collective& collective() const { return form_.collective; }
   const CallRecord& record() const { return record_; }
   const std::string& tag() const { return tag_; }
@@ -80,13 +80,14 @@ class Call final : public Work {
   const std::vector<int>& ranks() const { return form_.ranks; }
   bool is_message() const { return form_.sequence < 0; }
   bool has_thread() const { return form_.has_thread; }
-  /// "all_reduce SUM float32[4] 'tag' #3 on group 'world'".
+  /// Returns a description such as "all_reduce SUM float32[4] 'tag' #3 on group 'world'".
   std::string text() const;
   CommError error(const std::string& cause) const;
 
   // For the call's Member only, one thread at a time.
 
-  /// Returns true if Collective::after has finished; rethrows its error.
+  /// Returns true if the call need not wait for Collective::after: there is none, or
+  /// it has completed. Rethrows its error.
   bool may_begin();
   std::unique_ptr<Transfer>& transfer() { return transfer_; }
   /// Returns true once the ranks' calls were found equal.
@@ -94,7 +95,7 @@ class Call final : public Work {
   void set_compared() { is_compared_ = true; }
   Made& made() { return made_; }
 
-  /// Sets the sender's rank of a receive, once its message has arrived.
+  /// Called for a receive when its message has arrived: `rank` has sent the message.
   void set_source(int rank) { source_ = rank; }
   /// Ends the call without an error, and drops the tensors.
   void finish() { end(std::nullopt); }
@@ -111,18 +112,20 @@ class Call final : public Work {
   /// has ended.
   bool await_end(std::chrono::milliseconds longest = kMaxTimeOut);
 
-  /// Returns true once the call's Member has accepted it.
+  /// Returns true once the call's Member has accepted it (Member::accept()).
   bool is_accepted() const { return is_accepted_.load(std::memory_order_relaxed); }
   void set_accepted() { is_accepted_.store(true, std::memory_order_relaxed); }
 
-  /// Restarts the call's clock at the next waited(). The clock does not run before its first start.
+  /// Makes the next waited() restart the call's clock. The clock does not run before the first
+  /// restart_clock() or start_clock().
   void restart_clock() { clock_.store(Clock::time_point::min(), std::memory_order_relaxed); }
-  /// Starts the clock at the next waited(), unless it runs already.
+  /// Makes the next waited() start the clock, unless the clock was started before.
   void start_clock() {
     Clock::time_point none = Clock::time_point::max();
     clock_.compare_exchange_strong(none, Clock::time_point::min());
   }
-  /// Returns how long the call has been waited for.
+  /// Returns how long the call has been waited for: the time on its clock; 0 if the clock has not
+  /// started.
   Clock::duration waited(Clock::time_point now) {
     Clock::time_point begin = Clock::time_point::min();
     if (clock_.compare_exchange_strong(begin, now)) {
@@ -131,8 +134,8 @@ class Call final : public Work {
     }
     return begin == Clock::time_point::max() ? Clock::duration::zero() : now - begin;
   }
-  /// Returns true once after each start of the clock: when the call has been waited for at least
-  /// `after`. Returns false if `after` is 0.
+  /// Returns true once for each start of the clock: the first time that this is called when the
+  /// clock has reached `after`. Always returns false if `after` is 0.
   bool is_to_be_reported(Clock::time_point now, std::chrono::milliseconds after) {
     if (is_reported_ || after.count() <= 0 || waited(now) < after) return false;
     return is_reported_ = true;

@@ -25,8 +25,9 @@ Group::~Group() {
     return;
   }
   if (unwinding_.is_by_own_error()) {
-    // The exception may come from a failure of this or another group of the world that other ranks
-    // do not know yet.
+    // This group, or another group of the world, may have failed, and this exception may be the
+    // result. Other ranks may not know that failure yet, so pass on its cause. If none has failed,
+    // the cause is that this rank left.
     const std::string cause = siblings_->cause();
     link().fail_world(!cause.empty() ? cause
                                      : absl::StrCat("rank ", link().number_of(rank()),

@@ -59,8 +59,8 @@ void Link::report_wait(Call& call, const std::vector<int>& missing, Call::Clock:
   for (const int rank : missing) {
     RankFlight& flight = flights.emplace_back(flight_of(rank));
     if (!flight.records.empty()) continue;
-    // The link does not know the rank's calls. Use the last call of this group that the rank is
-    // known to have finished, as this rank's own recorder has it.
+    // The link does not know the calls of `rank`. But all ranks make the same calls, so the last
+    // call of this group that `rank` is known to have finished is also in this rank's own recorder.
     for (const FlightRecord& own : this->flights()->last()) {
       if (own.sequence == finished_by(rank) - 1 && own.is_of(call.group())) flight.records = {own};
     }

@@ -27,19 +27,21 @@ struct Failure {
   static constexpr int kOutsider = -2;  ///< `author` is outside the group
 
   std::string cause;
-  int64_t calls = 0;     ///< calls with smaller numbers may still end well, within kGrace
-  int author = kNobody;  ///< the rank that failed the world; its begun calls may end well
+  int64_t calls = 0;  ///< calls with smaller numbers may still end well, within Link::kGrace
+  /// The rank that failed the world; calls that it has begun may still end well. kNobody if only
+  /// this group has failed, or if no rank is the author, as after a death.
+  int author = kNobody;
 };
 
 /// Thrown when a call cannot continue. The Member then fails the group with this cause.
 struct Fault {
   std::string cause;
-  int culprit = Failure::kNobody;  ///< the rank of the group that caused it
-  bool is_of_world = false;        ///< fails all groups made from the world
+  int culprit = Failure::kNobody;  ///< the rank that caused the fault, as numbered in the group
+  bool is_of_world = false;        ///< true: all groups made from the world fail, too
 };
 
-/// This rank's part in moving a call's data. It begins once the ranks' calls were found equal; for
-/// a message, it begins at once.
+/// This rank's part in moving a call's data. The first advance() comes after the ranks' calls were
+/// compared and found equal; for a message, immediately.
 class Transfer {
  public:
   enum class State : uint8_t {
@@ -63,7 +65,7 @@ struct Arrival {
   int from = 0;
   CallRecord record;
   void* place = nullptr;  ///< where the link keeps the message
-  at::Tensor copy = {};   ///< a message to this rank itself, which the link does not keep
+  at::Tensor copy = {};   ///< the message, if this rank sent it to itself; `place` is then null
 };
 
 /// One rank's end of the connection between the ranks of a group. A Group numbers and compares
@@ -85,13 +87,13 @@ class Link {
   virtual const Origin& origin() const = 0;
   /// See ProcessGroup::allocate().
   virtual at::Tensor allocate(int64_t numel, at::ScalarType dtype) = 0;
-  /// Returns true if a posted call with this input makes progress while this rank does something
-  /// else.
+  /// Returns true if a posted call whose input is `tensor` makes progress while this rank does
+  /// something else.
   virtual bool is_in_place(const at::Tensor& tensor) const = 0;
   /// Returns true if the link has its own thread, which serves all groups of a world. The thread
   /// calls Member::go_on(), looks for trouble now and then, and keeps the Member until this rank
-  /// has left. Only this thread then calls leave() and the functions that are not marked "any
-  /// thread".
+  /// has left. If there is such a thread, only it calls leave() and the functions that are not
+  /// marked "any thread".
   virtual bool has_thread() const { return false; }
   /// Returns true if the group needs a thread for its calls whatever its options say, because the
   /// stages of a call wait for each other and would block the caller.
@@ -103,23 +105,26 @@ class Link {
     return nullptr;
   }
 
-  // Calls, in the order of their numbers. A rank announces each call when it comes to it.
+  // Calls. A rank announces its calls one after the other, in the order of their numbers.
 
-  /// Returns true if `call` may be announced while `under_way` earlier calls are not over.
+  /// Returns true if `call` may be announced while `under_way` calls before it are announced and
+  /// not over.
   virtual bool may_announce(const Call& call, int64_t under_way) const = 0;
   /// Returns this rank's part in a call. A link or window that the call makes goes into
   /// Call::made().
   virtual std::unique_ptr<Transfer> prepare(Call& call) = 0;
-  /// Returns the call number `sequence` that `rank` has announced; null if it is not known. The
-  /// pointer is valid until this rank's call with that number is over.
+  /// Returns the record of the call that `rank` has announced with number `sequence`; null if it is
+  /// not known. The pointer is valid until this rank's call with that number is over.
   virtual const CallRecord* record_of(int rank, int64_t sequence) const = 0;
   /// Returns true if all ranks have announced call number `sequence`.
   virtual bool have_all_called(int64_t sequence) const = 0;
   /// Notes that this rank's call number `sequence` is over.
   virtual void note_over(int64_t sequence) = 0;
-  /// Gives up a call, and keeps the memory that peers may still read or write.
+  /// Gives up a call that has failed. Keeps its tensors alive, because peers may still read or
+  /// write their memory.
   virtual void abandon(std::unique_ptr<Transfer> transfer, const Collective& collective) = 0;
-  /// Fails a call or a message, and abandons it if it has begun.
+  /// Ends `call`, a collective or a message, with the error `cause`. If its transfer exists,
+  /// abandons that first.
   void give_up(Call& call, const std::string& cause);
 
   // Messages.
@@ -133,8 +138,8 @@ class Link {
   /// Returns the next message that has arrived; nullopt if there is none. Messages from one sender
   /// come in the order in which they were sent.
   virtual std::optional<Arrival> next_arrival() = 0;
-  /// Moves a message into the output of `call`, which it fits. Returns null if all data is there
-  /// already.
+  /// Begins to move a message into the output of `call`; the caller has checked that the message
+  /// fits. Returns the transfer that moves the rest; null if all data is there already.
   virtual std::unique_ptr<Transfer> receive(const Arrival& arrival, const Call& call) = 0;
   /// Drops a message that will never be received.
   virtual void drop(const Arrival& /*arrival*/) {}
@@ -146,10 +151,10 @@ class Link {
 
   /// Returns the rank's number in the job.
   virtual int number_of(int rank) const = 0;
-  /// "rank 1", or "rank 3 of the world" if its number there differs.
+  /// Returns "rank 1", or "rank 3 of the world" if its number there differs.
   std::string name_of(int rank) const;
   std::string own_name() const { return name_of(rank()); }
-  /// " (pid 7 on nodeB)"; "" if unknown.
+  /// Returns " (pid 7 on nodeB)"; "" if it is unknown.
   virtual std::string place_of(int /*rank*/) const { return ""; }
   /// Returns what the rank's process is doing, such as "is stopped (SIGSTOP)"; "" if it is unknown.
   virtual std::string activity_of(int /*rank*/) const { return ""; }
@@ -163,17 +168,18 @@ class Link {
   virtual RankFlight flight_of(int rank) const = 0;
   /// Returns this rank's own flight recorder.
   virtual std::shared_ptr<FlightRing> flights() const = 0;
-  /// Compares the known calls with this number. Describes the first two that differ ("rank 1 called
-  /// ... where rank 0 called ...") or ask for the same slice; returns "" if there are none. All
-  /// ranks get the same text once all calls are known.
+  /// Compares the ranks' calls with number `sequence`, as far as this rank knows them. Describes
+  /// the first two that differ ("rank 1 called ... where rank 0 called ...") or that ask for the
+  /// same slice; returns "" if there are none. All ranks get the same text once all calls are
+  /// known.
   std::string difference(int64_t sequence) const;
   /// Returns true if the rank is known to be in a call other than `call`.
   bool is_in_other_call(int rank, const Call& call) const;
   /// Warns that `call` has waited long for the `missing` ranks, and says where they were last seen.
   void report_wait(Call& call, const std::vector<int>& missing, Call::Clock::time_point now,
                    std::chrono::milliseconds timeout) const;
-  /// Returns how much longer than the time-out this rank waits for `rank`, because another rank
-  /// knows better which rank is missing and should name it first.
+  /// Returns how much longer than the time-out this rank waits for `rank`. In that time another
+  /// rank, which may know better which rank is missing, can name that rank first.
   virtual std::chrono::milliseconds extra_patience(int /*rank*/, const Call& /*call*/) const {
     return {};
   }
@@ -185,12 +191,12 @@ class Link {
   // A group that has failed stays failed, on every rank and with the first cause. fail() fails one
   // group, fail_world() all groups made from one world.
   //
-  // A call may end well on one rank although the group has failed. So the other ranks may still
-  // finish that call within kGrace, and throw only then. This holds for the calls that the
-  // failure's author has finished (for a failure of the group; see Failure::calls) or begun (for a
-  // failure of the world; see Failure::author), and for all begun calls if the author is outside
-  // the group. All other calls, and all messages, throw at once. After a death no rank waits: a
-  // call ends well only if everything that it needs has arrived by then.
+  // A call may end well on one rank although the group has failed. So the other ranks have kGrace
+  // to finish that call before they throw. After a failure of the group, this holds for the calls
+  // that the failure's author has finished (Failure::calls). After a failure of the world, it holds
+  // for the calls that the author has begun (Failure::author), or for all begun calls if the author
+  // is outside the group. All other calls, and all messages, throw at once. After a death no rank
+  // waits: a call ends well only if everything that it needs has arrived by then.
 
   static constexpr auto kGrace = std::chrono::seconds(1);
 
@@ -199,24 +205,26 @@ class Link {
   virtual Failure failure() const = 0;
   /// Any thread. Fails the group. Returns true if this is the group's first failure.
   virtual bool fail(const Failure& failure) noexcept = 0;
-  /// Any thread. Fails the world, and tells the launcher. Returns true if this is the first
+  /// Any thread. Fails the world, and tells the launcher. Returns true if this is the world's first
   /// failure.
   virtual bool fail_world(std::string_view cause) noexcept = 0;
-  /// Tells the ranks that may not know the failure yet. Called before this rank throws it.
+  /// Reports the failure to the ranks that may not know it yet. Called before this rank throws the
+  /// failure's error.
   virtual void pass_on_failure() noexcept {
     const Failure known = failure();
     if (known.author != Failure::kNobody) fail_world(known.cause);
   }
-  /// Fails the world if the process of a rank has ended. `describe` turns the cause into the
-  /// launcher's text.
+  /// Fails the world if the process of a rank has ended. `describe` makes the text for the launcher
+  /// from the failure's cause.
   virtual void look_for_dead(const std::function<std::string(const std::string&)>& /*describe*/) {}
-  /// Writes the ranks' last calls, as far as known, to the directory in TESSERA_FLIGHT_DUMP. Once.
+  /// Writes the ranks' last calls, as far as known, to the directory in TESSERA_FLIGHT_DUMP. Only
+  /// the first call does so.
   virtual void dump_flights(std::string_view /*cause*/) noexcept {}
 
   // The end.
 
   /// Tells the waiting ranks that this rank makes no more calls. Any thread, unless the link has
-  /// its own.
+  /// its own thread.
   virtual void leave() noexcept = 0;
 
   // How a thread of this rank waits for peers.
@@ -224,7 +232,7 @@ class Link {
   struct Rest {
     int looks = 0;
     uint32_t seen = 0;
-    bool is_slow = false;  ///< many looks found nothing: it is time to look for trouble
+    bool is_slow = false;  ///< true: many looks found nothing, so it is time to look for trouble
     bool is_asleep = false;
   };
   /// Called before each look for something new.
@@ -236,8 +244,8 @@ class Link {
   virtual void end_rest(Rest& /*rest*/) {}
   /// Any thread. Wakes the threads of this rank that are in rest().
   virtual void wake() = 0;
-  /// Makes threads that wait in other groups of the world advance this group, too, from now on.
-  /// Call it once.
+  /// From now on, threads of this rank that wait in other groups of the world advance this group,
+  /// too. Call it once.
   virtual void attach(std::weak_ptr<Member> member) = 0;
   /// Notes whether this group has something under way.
   virtual void note_busy(bool /*is_busy*/) {}

@@ -39,7 +39,7 @@ void Mailbox::send(const std::shared_ptr<Call>& call) {
   }
   call->transfer() = link_.send(*call);
   if (call->transfer() == nullptr) return call->finish();
-  open_.push_back(call);  // before advance(), so that a failure ends it, too
+  open_.push_back(call);  // listed before advance(): if that fails, this call must end, too
   if (advance(*call)) open_.pop_back();
 }
 
@@ -132,7 +132,7 @@ void Mailbox::look_for_late(Call::Clock::time_point now, const Patience& patienc
   const std::vector<std::shared_ptr<Call>> calls(open_.begin(), open_.end());
   for (const auto& call : calls) {
     if (is_lost(*call)) {
-      advance();  // a rank may have sent before it left
+      advance();  // the message may have been sent before the rank left
       if (is_lost(*call)) fail_as_left(*call);
     }
     if (call->is_over()) continue;

@@ -11,7 +11,8 @@
 namespace tessera::internal {
 
 /// This rank's messages in one group. Matches each message with a receive by sender and tag, in the
-/// order of the calls. The other ranks take no part. Throws Fault if the group must fail.
+/// order of the calls. Only a message's sender and receiver take part. Throws Fault if the group
+/// must fail.
 class Mailbox {
  public:
   explicit Mailbox(Link& link) : link_(link) {}
@@ -27,8 +28,8 @@ class Mailbox {
   void end_all(const std::string& cause);
 
   bool is_busy() const { return !open_.empty(); }
-  /// Returns true if a receive is under way that is too large to be buffered, so that its sender
-  /// waits.
+  /// Returns true if a receive waits for a message that has not arrived yet and is too large to be
+  /// buffered. Its sender must then wait until this rank takes it.
   bool keeps_sender_waiting() const;
 
  private:

@@ -18,10 +18,11 @@
 namespace tessera::internal {
 namespace {
 
-// How long after the time-out the link's thread may take to notice it. Then the thread is stuck.
+// How long after the time-out the link's thread may take to notice it. After that the thread counts
+// as stuck.
 constexpr auto kUnawareGrace = std::chrono::seconds(5);
-// How much longer the other ranks wait than the first waiting rank, so that all ranks throw the
-// first rank's cause.
+// The first of the ranks that wait throws at its time-out. The others wait this much longer, so
+// that all of them throw the first one's cause.
 constexpr auto kForFirst = std::chrono::milliseconds(500);
 constexpr auto kLooksForTroubleEvery = std::chrono::milliseconds(20);
 constexpr const char* kProcessEnds = "this process ends, and with it the thread that communicates";
@@ -103,7 +104,7 @@ std::shared_ptr<Call> Member::start(const Collective& collective, std::vector<in
       has_incoming_ = true;
     }
     serve();
-    if (has_left_) go_on();  // the link's thread no longer does
+    if (has_left_) go_on();  // the link's thread does not advance calls any more
   } else {
     const std::lock_guard lock(mutex_);
     take_in();
@@ -123,8 +124,9 @@ std::shared_ptr<Call> Member::run(const Collective& collective) {
   return call;
 }
 
-/// Returns true if a background thread advances the call. Such calls are collectives in the
-/// background, and receives that are too large to be buffered, because their senders wait.
+/// Returns true if a background thread advances the call. The link's thread, if there is one,
+/// advances every call. Without it, the lane's thread advances receives that are too large to be
+/// buffered, because their senders wait. If the mode is kThread, it also advances collectives.
 bool Member::has_thread(const Collective& collective) const {
   if (link_->has_thread()) return true;
   if (collective.op == Op::kRecv) {
@@ -170,7 +172,8 @@ void Member::await(Call& call) {
   const auto longest = patience_.timeout + kUnawareGrace;
   const auto slice = wait.is_heard() ? std::min(longest, WaitReport::kLong) : longest;
   auto next_look = Call::Clock::now() + longest;
-  // In a loop, because a collective's clock starts only when the collectives before it are over.
+  // A collective's clock starts only when the collectives before it are over, so it may not have
+  // reached `longest` when await_end() returns. Then the wait goes on.
   while (!call.await_end(slice)) {
     const auto now = Call::Clock::now();
     if (wait.is_due(now)) note_wait(call, wait);
@@ -201,8 +204,9 @@ bool Member::drive(Call& call, std::optional<Call::Clock::time_point> until) {
   return drive_on(call, until);
 }
 
-/// Starts the clocks of `call` and of the oldest call, which must end first. Restarts clocks that
-/// run already, unless `leaves_running`. That is for a short wait, which may be one of several.
+/// Starts the clock of `call` and the clock of the oldest call, because the oldest call must end
+/// first. Restarts clocks that run already, unless `leaves_running`. Short waits leave them
+/// running, so that the times of all short waits for one call add up.
 void Member::start_clock(Call& call, bool leaves_running) {
   const auto start = [leaves_running](Call& one) {
     return leaves_running ? one.start_clock() : one.restart_clock();
@@ -217,7 +221,8 @@ void Member::start_clock(Call& call, bool leaves_running) {
 bool Member::drive_on(Call& call, std::optional<Call::Clock::time_point> until) {
   Pause pause(*this, &call);
   for (; !call.is_over(); go_on()) {
-    link_->advance_others();  // even if `until` has passed already
+    // Before the look at `until`, so that even a wait of no time advances the other groups.
+    link_->advance_others();
     if (until.has_value() && Call::Clock::now() >= *until) break;
     pause.rest();
     pause.before_look();
@@ -250,7 +255,7 @@ void Member::go_on_until_idle() {
     go_on();
     if (!has_to_serve()) {
       is_serving_ = false;
-      // A call that has arrived meanwhile saw is_serving_ set, so serve() posted no task for it.
+      // Looks again: a call that arrived while is_serving_ was still set has posted no task.
       if (!has_to_serve() || is_serving_.exchange(true)) return;
     }
     pause.rest();
@@ -265,7 +270,8 @@ bool Member::has_to_serve() {
   return (mode_ == Lane::Mode::kThread && !calls_.empty()) || mailbox_.keeps_sender_waiting();
 }
 
-/// Requires the lock, like all functions down to finish_front().
+/// Accepts the calls that have been started. Requires mutex_, like all functions down to
+/// finish_front().
 void Member::take_in() {
   if (!has_incoming_) return;
   std::vector<std::shared_ptr<Call>> incoming;
@@ -304,7 +310,7 @@ void Member::advance() {
   if (is_closing() && link_->has_thread()) leave_when_idle();
 }
 
-/// Leaves the group unless calls are under way, because other ranks still wait for this rank's part
+/// Leaves the group, but not while calls are under way: other ranks still wait for this rank's part
 /// in them.
 void Member::leave_when_idle() {
   if (has_left_ || has_incoming_ || !calls_.empty()) return;
@@ -328,8 +334,9 @@ void Member::guard(absl::FunctionRef<void()> body) {
   }
 }
 
-/// Called at each look of a waiting thread, so it avoids an atomic exchange. It needs none, because
-/// the lock is held.
+/// Notes in this object and in the link whether nothing is under way. A waiting thread calls this
+/// at each look, so it avoids an atomic exchange. A load and a store are enough, because the caller
+/// holds mutex_.
 void Member::set_idle(bool is_idle) {
   if (is_idle_.load(std::memory_order_relaxed) == is_idle) return;
   is_idle_.store(is_idle, std::memory_order_relaxed);
@@ -363,7 +370,9 @@ bool Member::move() {
     if (!call.is_compared()) {
       if (!link_->have_all_called(call.sequence())) break;
       const std::string problem = link_->difference(call.sequence());
-      if (!problem.empty() && i > 0) break;  // earlier calls may still end well
+      // Calls before this one may still end well. So the difference fails the group only once this
+      // call is the oldest.
+      if (!problem.empty() && i > 0) break;
       if (!problem.empty()) throw Fault{problem};
       call.set_compared();
     }
@@ -393,7 +402,7 @@ void Member::close(const char* cause) {
   if (link_->has_thread()) return link_->wake();
   {
     const std::lock_guard lock(mutex_);
-    advance();  // uses what has arrived by now
+    advance();  // so that calls whose data has arrived by now end well
     end_calls(link_->has_failed() ? link_->failure().cause : cause);
     mailbox_.end_all(cause);
     set_idle(true);
@@ -404,7 +413,8 @@ void Member::close(const char* cause) {
 }
 
 void Member::leave() {
-  if (is_part()) return;  // the group that this member is part of leaves
+  // If this member is part of another group, that group says that this rank has left.
+  if (is_part()) return;
   std::vector<std::shared_ptr<Call>> calls;
   if (mode_ == Lane::Mode::kThread) {
     const std::lock_guard lock(mutex_);
@@ -416,7 +426,7 @@ void Member::leave() {
   link_->leave();
 }
 
-/// Called by a rank that has waited for a while. Takes the lock.
+/// Does nothing if another thread holds the lock.
 void Member::look_for_trouble(Call::Clock::time_point now, const Patience& patience) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return;  // another thread looks or advances
@@ -475,8 +485,9 @@ std::vector<AwaitedRank> Member::find_awaited() const {
   return ranks;
 }
 
-/// Notes the awaited ranks for the group that this member is part of; that group looks for late
-/// ranks. If this member is closing, throws Fault itself if an awaited rank has left.
+/// Notes which ranks are awaited, for the group that this member is part of. That group looks for
+/// late ranks, except while this member is closing: then this function throws Fault if an awaited
+/// rank has left.
 void Member::note_awaited() {
   std::vector<AwaitedRank> ranks = find_awaited();
   if (is_closing()) fail_if_gone(*link_, ranks);
@@ -484,7 +495,8 @@ void Member::note_awaited() {
   awaited_ = std::move(ranks);
 }
 
-/// Notes the awaited ranks, because threads that wait may not ask the link themselves.
+/// If the oldest call has waited long, notes in awaited_ which ranks it waits for. Other threads
+/// read awaited_, because they may not ask the link themselves.
 void Member::note_awaited_for_callers(Call::Clock::time_point now) {
   std::vector<AwaitedRank> ranks;
   if (announced_ > 0 && calls_.front()->waited(now) >= WaitReport::kLong) ranks = find_awaited();
@@ -492,8 +504,10 @@ void Member::note_awaited_for_callers(Call::Clock::time_point now) {
   awaited_ = std::move(ranks);
 }
 
-/// Notes in `wait` which call this thread waits for, and for which ranks. If an earlier call must
-/// end before `call`, notes the earlier call.
+/// Notes in `wait` the call that this thread waits for, and the ranks that the call waits for. A
+/// collective cannot end before the oldest collective under way, so instead of `call` the oldest
+/// one is noted, and the ranks that it waits for. If the link has a thread, only that thread may
+/// read calls_, so `call` is noted with the ranks that the oldest one waits for.
 void Member::note_wait(Call& call, WaitReport& wait) noexcept try {
   std::vector<int> numbers;
   const auto note = [&](const Call& one) { wait.note(one.text(), name_, one.sequence(), numbers); };
@@ -525,9 +539,9 @@ std::vector<AwaitedRank> Member::awaited_ranks() {
   return awaited_;
 }
 
-/// Throws the time-out. If a missing rank is in a call of another group, the time-out fails the
-/// whole world, because that rank holds up the other group, too, and all ranks should get the same
-/// cause.
+/// Throws the time-out. An overdue rank may itself wait in a call of another group, and the ranks
+/// of that group then wait without end, too. In this case the time-out fails the whole world, so
+/// that the ranks of both groups get the same cause.
 void Member::time_out(const Call& call, const std::vector<int>& overdue) {
   const int culprit = culprit_among(*link_, overdue);
   const bool is_elsewhere = absl::c_any_of(

@@ -27,15 +27,16 @@ namespace tessera::internal {
 ///
 /// Note [Calls under way]
 /// ~~~~~~~~~~~~~~~~~~~~~~
-/// A rank announces each call when it comes to it: its link tells the others the call's arguments
-/// and where its data lies. After all ranks have announced call s, each of them compares all these
-/// calls. If they differ, all ranks throw the same text before any data is touched. Then each rank
-/// does its part, and the call is over when all ranks have done their parts.
+/// When the turn of a call comes, the rank announces the call: its link tells the others the call's
+/// arguments and where its data lies. After all ranks have announced call s, each of them compares
+/// all these calls. If they differ, all ranks throw the same text before any data is touched. Then
+/// each rank does its part, and the call is over when all ranks have done their parts.
 ///
-/// A rank does not block between these stages. If collectives run inside the calls, a rank advances
-/// all its calls whenever it asks whether a call is over, and while it waits in any group of its
-/// world. So a waiting rank does the parts for which other ranks wait, but a rank that computes for
-/// long does its parts late. Otherwise a background thread advances the calls.
+/// A rank does not block between these stages. Its calls are advanced either by a background thread
+/// or, under Lane::Mode::kInline, by the threads that make them: these advance all calls of the
+/// rank whenever they ask whether a call is over, and while they wait in any group of its world. So
+/// there a waiting rank does the parts for which other ranks wait, but a rank that computes for
+/// long does its parts late.
 ///
 /// Calls end in order. A call begins when this rank has done its part in the previous call or, if
 /// the two calls share memory, when the previous call is over.
@@ -79,13 +80,13 @@ class Member : public std::enable_shared_from_this<Member> {
   /// Called now and then by a thread that waits. Fails the group if a rank has died or left, or has
   /// not come within the time-out; reports a long wait.
   void look_for_trouble(Call::Clock::time_point now, const Patience& patience);
-  /// Any thread. Blocks until the call has ended, or for at most `longest`; then returns true if it
-  /// has ended.
+  /// Any thread. await(call) blocks until the call has ended. await(call, longest) blocks for at
+  /// most `longest`, and returns true if the call has ended.
   void await(Call& call);
   bool await(Call& call, std::chrono::milliseconds longest);
 
   /// Says that this rank makes no more calls, because of `cause`. Calls that are under way fail,
-  /// unless the link has a thread, which ends them first. Does not wait for other ranks.
+  /// unless the link has a thread, which finishes them first. Does not wait for other ranks.
   void close(const char* cause = "the group was destroyed before this was over");
   /// Called when the process ends. Blocks until the calls that a thread advances have ended, then
   /// marks this rank as having left.
@@ -145,15 +146,17 @@ class Member : public std::enable_shared_from_this<Member> {
   std::vector<std::shared_ptr<Call>> calls_;  // calls that are not over, oldest first
   size_t announced_ = 0;                      // how many of calls_ are announced
   std::atomic<bool> is_idle_{true};           // nothing is under way
-  int64_t begun_ = 0;                         // how many collectives were taken in
+  int64_t begun_ = 0;                         // number of collectives that accept() has taken
   Mailbox mailbox_;
   std::optional<Call::Clock::time_point> failed_at_;
   std::atomic<Call::Clock::time_point> next_look_{};  // when look() looks for trouble again
   std::mutex awaited_mutex_;
-  std::vector<AwaitedRank> awaited_;  // as last noted for other threads
+  // The ranks that the oldest call waits for, as last noted for other threads.
+  std::vector<AwaitedRank> awaited_;
   std::atomic<bool> is_serving_{false};
-  std::atomic<bool> has_left_{false};  // set only if the link has a thread
-  std::unique_ptr<Lane> lane_;         // last, because its thread uses the other members
+  // True once this rank has left; always false if the link has no thread.
+  std::atomic<bool> has_left_{false};
+  std::unique_ptr<Lane> lane_;  // declared last, because its thread uses the other members
 };
 
 }  // namespace tessera::internal

@@ -7,7 +7,7 @@
 namespace tessera::internal {
 namespace {
 
-/// "1 collective", "2 collectives".
+/// Returns "1 collective", "2 collectives" and so on.
 std::string collectives_text(int64_t count) {
   return absl::StrCat(count, count == 1 ? " collective" : " collectives");
 }

@@ -19,13 +19,14 @@ struct AwaitedRank {
 
 /// Returns the ranks that `call`, which has been announced, waits for.
 std::vector<int> awaited(const Link& link, Call& call);
-/// Returns true if the rank has left without doing its part in the call. A call that the rank has
-/// finished does not count, because its data may still be on its way.
+/// Returns true if the rank has left before it finished the call. A rank that left after it
+/// finished the call has not gone, because its data may still be on its way.
 bool has_gone(const Link& link, int rank, const Call& call);
 /// Throws Fault if one of the ranks has gone.
 void fail_if_gone(const Link& link, const std::vector<AwaitedRank>& ranks);
 
-/// Returns true if this rank is the first that is not missing. That rank reports for all.
+/// Returns true if this rank is the lowest-numbered one that is not in `missing`. Only that rank
+/// reports the missing ones.
 bool is_first_of_waiting(const Link& link, const std::vector<int>& missing);
 /// Returns the missing rank to name to the launcher: one that is stopped, if there is one, else the
 /// first.

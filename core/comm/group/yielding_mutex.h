@@ -6,8 +6,9 @@
 
 namespace tessera::internal {
 
-/// lock() yields the core until it has the lock. Unlike with std::mutex, the thread that holds the
-/// lock may call try_lock(), which then fails; so may a child of fork() that inherits a held lock.
+/// A mutex whose lock() yields the core until it has the lock. Unlike with std::mutex, the thread
+/// that holds the lock may call try_lock(), which then returns false. A child of fork() that
+/// inherits a held lock may call it, too.
 class YieldingMutex {
  public:
   void lock() {

@@ -28,7 +28,7 @@ struct CallTag {
     tag.copy(text, kBytes);
   }
 
-  /// Returns the first kBytes.
+  /// Returns the first kBytes bytes of the tag.
   std::string_view beginning() const { return {text, std::min<size_t>(length, kBytes)}; }
   /// Returns beginning(), with "..." after it if the tag is longer.
   std::string shown() const {
@@ -57,7 +57,7 @@ struct CallRecord {
   }
   /// Copies what is_same_call() and text() read, and leaves the unused end of the tag's text alone.
   void copy_to(CallRecord& other) const;
-  /// "all_reduce SUM float32[1024] 'bucket 3'".
+  /// Returns "all_reduce SUM float32[1024] 'bucket 3'".
   std::string text() const { return describe(signature, tag.shown()); }
 };
 static_assert(std::is_trivially_copyable_v<CallRecord>);
@@ -66,17 +66,18 @@ static_assert(std::is_trivially_copyable_v<CallRecord>);
 /// expects.
 bool fits(const CallSignature& sent, const CallSignature& received);
 
-/// "rank 1 called recv float32[3] from rank 0 'x' where rank 0 called send int64[3] to rank 1 'x'".
+/// Returns "rank 1 called recv float32[3] from rank 0 'x' where rank 0 called send int64[3] to rank
+/// 1 'x'".
 std::string message_mismatch(const std::string& receiver, const CallSignature& received,
                              const std::string& sender, const CallSignature& sent,
                              std::string_view tag);
 
-/// "rank 0 gives rank 1 3 elements where rank 1 expects 4 from rank 0, in all_to_all 'x'".
+/// Returns "rank 0 gives rank 1 3 elements where rank 1 expects 4 from rank 0, in all_to_all 'x'".
 std::string count_mismatch(const std::string& giver, int64_t given, const std::string& taker,
                            int64_t expected, std::string_view tag);
 
-/// "rank 1 and rank 0 both asked for slice 0 of reduce_scatter SUM float32[8] 'x'; the ranks'
-/// slices must be a permutation".
+/// Returns "rank 1 and rank 0 both asked for slice 0 of reduce_scatter SUM float32[8] 'x'; the
+/// ranks' slices must be a permutation".
 std::string slice_mismatch(const std::string& rank, const std::string& other, int slice,
                            const std::string& call);
 

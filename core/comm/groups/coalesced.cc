@@ -38,9 +38,9 @@ std::shared_ptr<Work> with_results(std::shared_ptr<Work> work, const at::Tensor&
   });
 }
 
-/// Checks the tensors; returns a buffer for `times` times their elements. On the CPU the buffer
-/// comes from allocate(), so it needs no staging. On a device it does not, because allocate() may
-/// be collective.
+/// Checks the tensors, then returns a buffer for `times` times their elements. A buffer on the CPU
+/// comes from allocate(), so it needs no staging. A buffer on a device is ordinary memory, because
+/// there allocate() may be collective (NcclOptions).
 at::Tensor buffer_for(ProcessGroup& group, const char* op, const std::vector<at::Tensor>& tensors,
                       int times = 1) {
   int64_t numel = 0;
@@ -76,8 +76,8 @@ void check_pairs(const ProcessGroup& group, Collective call, const std::vector<a
   }
 }
 
-/// Appends the number of tensors and their sizes to `tag`, so that ranks that compare tags compare
-/// them, too.
+/// Appends the number of tensors and their sizes to `tag`. So ranks that compare tags also compare
+/// this number and the sizes.
 std::string tag_of(std::string_view tag, const std::vector<at::Tensor>& tensors) {
   std::string text =
       absl::StrCat(std::string(tag), tag.empty() ? "" : " ", "of ", tensors.size(), " tensors:");

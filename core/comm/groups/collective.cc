@@ -37,8 +37,9 @@ bool is_bitwise(ReduceOp op) {
 
 const char* name_of(at::ScalarType dtype) { return c10::toString(dtype); }
 
-/// Checks SumOrder. Only CPU kernels add in a tree. Over a power of two of ranks, their sum is a
-/// subtree of the sum over more ranks.
+/// Checks that the ranks can sum in the order that the call asks for. A tree's order needs a CPU
+/// kernel. It also needs a number of ranks that is a power of two, so that the sum over these ranks
+/// is a subtree of the sum over more ranks.
 void check_order(const char* op, const Collective& call, int size) {
   if (call.order == SumOrder::kRanks) return;
   const at::Tensor& tensor = call.input;
@@ -70,8 +71,9 @@ void check_reduce_op(const char* op, const Collective& call, int size) {
               ", expected AVG over 1.2e-38 to 3.4e38, or 0 for the number of ranks");
 }
 
-/// Checks that memory holds the tensor's values. For a lazily negated or zero tensor, memory holds
-/// other values than operators see. If a storage was freed, its tensors keep their sizes.
+/// Checks that memory holds the tensor's values. If a tensor is lazily negated or zero, memory
+/// holds other values than operators see. If its storage was freed, the tensor still has its sizes,
+/// so the size of the storage is compared with them.
 void check_memory(const char* op, const char* argument, const at::Tensor& tensor) {
   TORCH_CHECK(
       !tensor.is_neg() && !tensor._is_zerotensor(), "[comm] ", op, ": got ", argument,
@@ -97,8 +99,9 @@ void check_same_dtype(const char* op, Argument one, Argument other) {
               ", expected one dtype; convert one of them first");
 }
 
-/// Checks a gather or a scatter: each rank has a slice, and every rank or only the root has the
-/// whole. This rank's slice is slice `own` of the whole, in place or in separate memory.
+/// Checks the tensors of a gather or a scatter. Each rank has one slice; every rank, or only the
+/// root, has the whole tensor. If this rank has it (`has_whole`), the memory of `slice` must either
+/// be that of slice `own` of the whole tensor or not overlap the whole tensor.
 void check_slice(const char* op, Argument slice, Argument whole, bool has_whole, int own, int size,
                  at::Device device) {
   check_collective_tensor(op, slice.name, slice.tensor, device);

@@ -9,8 +9,8 @@
 
 namespace tessera::internal {
 
-/// Decorator: forwards every call to inner_ unless a derived class overrides it. run() sees every
-/// collective and every message.
+/// Decorator: forwards every call to inner_ unless a derived class overrides it. A derived class's
+/// run() gets every collective and every message.
 class ForwardingGroup : public ProcessGroup {
  public:
   int rank() const override { return inner_->rank(); }

@@ -20,7 +20,7 @@ namespace tessera::internal {
 ///
 /// On a device, copies are queued on the current stream and nothing waits for the device. As on
 /// every device backend there are no windows, so that a program that works with one rank works with
-/// several. Besides, the CPU could not load a window's words.
+/// several. Besides, the CPU could not load words of a window in device memory.
 class LoopbackGroup final : public ProcessGroup {
  public:
   /// Tensors lie on `device`; null: on the host.

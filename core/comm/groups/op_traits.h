@@ -81,7 +81,8 @@ static_assert([] {
   return static_cast<size_t>(Op::kAllocate) + 1 == kOps.size();
 }());
 
-/// Returns the row of `op`. For a number that is no operation, returns "unknown".
+/// Returns the row of `op`. For a number that is no operation, returns a row with the name
+/// "unknown".
 constexpr OpTraits traits_of(Op op) {
   const auto index = static_cast<size_t>(op);
   return index < kOps.size() ? kOps[index] : OpTraits{op, "unknown"};

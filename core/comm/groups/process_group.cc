@@ -31,7 +31,7 @@ std::string text_of(const at::Tensor& bytes) {
   return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<size_t>(bytes.numel())};
 }
 
-/// Collective. Returns the lengths by rank.
+/// Collective. Returns each rank's `length`, by rank.
 std::vector<int64_t> gather_lengths(ProcessGroup& group, size_t length, std::string_view tag) {
   const at::Tensor own = at::full({1}, static_cast<int64_t>(length), at::kLong);
   const at::Tensor all = at::zeros({group.size()}, at::kLong);
@@ -40,7 +40,8 @@ std::vector<int64_t> gather_lengths(ProcessGroup& group, size_t length, std::str
   return {first, first + group.size()};
 }
 
-/// Cuts `all` into equal parts and returns the beginning of each, by rank.
+/// Cuts `all` into equal parts, one per rank. Returns the first lengths[r] bytes of part r, for
+/// each rank r.
 std::vector<std::string> cut(const at::Tensor& all, const std::vector<int64_t>& lengths) {
   const auto count = static_cast<int64_t>(lengths.size());
   const int64_t part = all.numel() / count;
@@ -142,8 +143,8 @@ std::vector<std::string> ProcessGroup::gather_bytes(std::string_view bytes, int 
 
 std::string ProcessGroup::scatter_bytes(const std::vector<std::string>& bytes, int root,
                                         std::string_view tag) {
-  // The number of texts on the root, so that all ranks throw if it is wrong; then the texts'
-  // lengths.
+  // The first element is the number of texts on the root, so that all ranks throw if it is wrong.
+  // The others are the lengths of the texts.
   const at::Tensor lengths = at::zeros({1 + size()}, at::kLong);
   auto* const words = lengths.mutable_data_ptr<int64_t>();
   words[0] = static_cast<int64_t>(bytes.size());

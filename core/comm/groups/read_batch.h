@@ -17,7 +17,7 @@ class ReadBatch {
   ~ReadBatch() {
     try {
       wait();
-    } catch (...) {  // an error that is already unwinding says more
+    } catch (...) {  // not rethrown: the error that unwinds the stack says more
     }
   }
 
@@ -29,8 +29,9 @@ class ReadBatch {
   void wait() {
     std::exception_ptr first;
     const auto reads = std::exchange(reads_, {});
-    // Marks this rank as waiting, so that other ranks wait longer for the parts that it fetches.
-    // See hosts::ReadCache.
+    // First tells every read that this rank waits for it. Other ranks may need parts that this rank
+    // fetches. They wait longer for a part if they see that this rank waits for it, too
+    // (hosts::ReadCache).
     for (const auto& read : reads) read->wait_for(std::chrono::milliseconds(0));
     for (const auto& read : reads) {
       try {

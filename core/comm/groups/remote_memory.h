@@ -22,7 +22,7 @@ class RemoteMemory {
   /// Window::start_read().
   virtual std::shared_ptr<Work> read(int rank, int64_t begin_bytes, const at::Tensor& to,
                                      std::string_view tag, int64_t version) = 0;
-  /// Loads one int64 with acquire order.
+  /// Loads the int64 at byte `begin_bytes` of rank `rank`'s part, with acquire order.
   virtual int64_t load(int rank, int64_t begin_bytes) = 0;
 };
 

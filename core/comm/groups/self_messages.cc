@@ -47,7 +47,7 @@ class SelfMessages::Half final : public Work {
 
   const std::string tag;
   const CallSignature signature;
-  at::Tensor tensor;  ///< a copy if this is a send
+  at::Tensor tensor;  ///< of a send: a copy of the message; of a receive: its output
 
  private:
   std::shared_ptr<Work> find_copied() {

@@ -35,7 +35,9 @@ class SelfMessages {
   const std::shared_ptr<Device> device_;
   const Fail fail_;
   std::mutex mutex_;
-  std::list<std::shared_ptr<Half>> open_;  // unmatched; per tag, only sends or only receives
+  // The sends and receives that are not matched yet. With one tag, either only sends or only
+  // receives are in the list.
+  std::list<std::shared_ptr<Half>> open_;
 };
 
 }  // namespace tessera::internal

@@ -16,7 +16,8 @@ StagedGroup::StagedGroup(std::shared_ptr<ProcessGroup> inner, std::shared_ptr<De
       device_(std::move(device)),
       arrived_(device_->make_event()) {}
 
-/// The other ranks wait for this one inside a collective, so any error here fails them, too.
+/// Runs the collective. An error in this rank's part of it aborts the group, because the other
+/// ranks wait for this rank inside the collective.
 std::shared_ptr<Work> StagedGroup::run(const Collective& collective) {
   const OpTraits traits = traits_of(collective.op);
   if (!traits.is_collective) refuse(collective);

@@ -15,18 +15,20 @@ class Unwinding {
   Unwinding();
   bool is_by_own_error() const;
 
-  /// Returns when is_by_own_error() first returned true on the calling thread, before the peers
-  /// could know the error; nullopt if it has not since the thread last made a group. The exception
-  /// may leave the program's code much later, after peers have failed because of it.
+  /// Returns the time at which is_by_own_error() first returned true on the calling thread since
+  /// the thread last made a group; nullopt if it has not returned true since then. Failures of
+  /// ranks are ordered by this time, because peers could not know the error yet. The exception
+  /// itself may leave the program's code much later, after peers have failed because of it.
   static std::optional<std::chrono::steady_clock::time_point> began();
 
  private:
   const int uncaught_at_start_ = std::uncaught_exceptions();
 };
 
-/// While a scope lives, an ErrorOnAllRanks of this thread may destroy groups without telling the
-/// peers, because all ranks leave the groups in the same call. The world can then be used again.
-/// For code that ends with the first such error. Scopes of one thread nest.
+/// While an object of this class lives, an ErrorOnAllRanks that this thread throws may destroy
+/// groups as it unwinds the stack. These groups do not tell their peers, because all ranks leave
+/// them in the same call, so the world can be used again. Only for code that ends with the first
+/// such error. Scopes of one thread nest.
 class CommonErrorScope {
  public:
   CommonErrorScope();
@@ -39,7 +41,7 @@ class CommonErrorScope {
   friend class tessera::ErrorOnAllRanks;
 
   CommonErrorScope* const outer_;
-  bool has_error_ = false;  // an ErrorOnAllRanks was made on this thread
+  bool has_error_ = false;  // an ErrorOnAllRanks was constructed in this scope
 };
 
 }  // namespace tessera::internal

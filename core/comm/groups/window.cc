@@ -62,7 +62,7 @@ class RemoteWindow final : public Window {
   const std::shared_ptr<RemoteMemory> memory_;
 };
 
-/// Checks a one-dimensional CPU tensor that collectives accept.
+/// Checks that `tensor` is a one-dimensional CPU tensor that collectives accept.
 void check_flat(const char* op, const char* argument, const at::Tensor& tensor) {
   check_collective_tensor(op, argument, tensor, at::kCPU);
   TORCH_CHECK(tensor.dim() == 1, "[comm] ", op, ": got ", argument, " of sizes ", tensor.sizes(),
@@ -103,7 +103,7 @@ void check_word(const char* op, int rank, int64_t index, int size, int64_t numel
 }
 
 int64_t load_word(const void* address) {
-  // C++20 has no atomic_ref to const; nothing is written.
+  // Casts const away, because std::atomic_ref takes no const type in C++20. Nothing is written.
   auto* word = static_cast<int64_t*>(const_cast<void*>(address));
   return std::atomic_ref<int64_t>(*word).load(std::memory_order_acquire);
 }

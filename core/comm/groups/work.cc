@@ -63,8 +63,8 @@ class StreamWork final : public Work {
   }
 
  private:
-  // The event is recorded on demand, because few callers need it. It may be recorded later than
-  // necessary, but never too early.
+  // The event is recorded only when a caller asks for it, because few do. So it may be recorded
+  // later than necessary, but never too early.
   void record() {
     end_ = device_->make_event();
     stream_->record(*end_);
@@ -89,7 +89,7 @@ void internal::queue_copy(Device* device, const at::Tensor& to, const at::Tensor
   if (device == nullptr) {
     return copy_bytes(data_of(to), data_of(from), static_cast<int64_t>(from.nbytes()));
   }
-  // Shapes may differ.
+  // Copies between flat views, because the shapes may differ.
   const auto flat = [](const at::Tensor& tensor) { return tensor.detach().view({tensor.numel()}); };
   device->current_stream()->copy(flat(to), flat(from));
 }
@@ -108,8 +108,8 @@ bool Work::wait_for(std::chrono::milliseconds longest) {
 }
 
 std::shared_ptr<Work> completed_work() {
-  // Stateless, so one object serves everyone and the inline path allocates nothing. Never
-  // destroyed: Note [End of the process].
+  // The Work has no state, so one object serves all callers, and a call that is over when it
+  // returns allocates nothing. Never destroyed: Note [End of the process].
   static const auto* const work = new std::shared_ptr<Work>(std::make_shared<CompletedWork>());
   return *work;
 }

@@ -33,7 +33,8 @@ struct HostLayout {
     return ranks;
   }
 
-  /// Returns true if two levels are a gain: several hosts with several ranks each.
+  /// Returns true if collectives gain from two levels, inside the hosts and between them: there are
+  /// several hosts with several ranks each.
   bool is_two_level() const { return hosts > 1 && locals > 1; }
   /// Returns true if a binary tree inside each host and then one over the hosts sum in the same
   /// order as one tree over all ranks.

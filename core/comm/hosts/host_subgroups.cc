@@ -15,7 +15,8 @@ HostSubgroups::HostSubgroups(Links links, HostLayout host_layout, const std::str
   const Member::Patience endless{kMaxTimeOut, std::chrono::milliseconds(0)};
   const auto make = [&](std::unique_ptr<internal::Link> link, const char* part,
                         Member::Patience of_part) {
-    // Threads that wait for the group sleep on `inside`, which is made first; other calls wake it.
+    // Threads that wait for the group rest on the link of `inside`, which is made first. So each of
+    // the other members wakes that link when one of its calls is over.
     const std::weak_ptr<Member> waits = inside;
     auto member = std::make_shared<Member>(std::move(link), group + part, Lane::Mode::kInline,
                                            of_part, [waits] {

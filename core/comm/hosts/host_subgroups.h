@@ -15,14 +15,17 @@
 
 namespace tessera::internal::hosts {
 
-/// The links of a group of several hosts.
+/// The links of a group of several hosts. A rank's column consists of itself and, on every other
+/// host, the rank that has the same local number.
 struct Links {
   /// All ranks: messages, windows, failures, and collectives that gain nothing from two levels.
   std::unique_ptr<internal::Link> flat;
-  std::unique_ptr<internal::Link> calls;   ///< one rank per host: exchanges the calls
-  std::unique_ptr<internal::Link> across;  ///< one rank per host: moves data
-  std::unique_ptr<internal::Link> inside;  ///< this host's ranks: before data goes between hosts
-  std::unique_ptr<internal::Link> last;    ///< this host's ranks: after data has come
+  std::unique_ptr<internal::Link> calls;   ///< this rank's column: exchanges the calls
+  std::unique_ptr<internal::Link> across;  ///< this rank's column: moves data
+  /// This host's ranks: moves data before it goes between hosts.
+  std::unique_ptr<internal::Link> inside;
+  /// This host's ranks: moves data after it came from other hosts.
+  std::unique_ptr<internal::Link> last;
 };
 
 inline constexpr int64_t kEveryCall = std::numeric_limits<int64_t>::max();
@@ -31,10 +34,12 @@ inline constexpr int64_t kEveryCall = std::numeric_limits<int64_t>::max();
 /// same calls in the same order.
 class HostSubgroups {
  public:
-  /// `patience` applies to messages and reads.
+  /// `patience` applies to messages and window reads. Collectives have no time-out on any of the
+  /// links, because the group itself looks for late ranks.
   HostSubgroups(Links links, HostLayout layout, const std::string& group,
                 Member::Patience patience);
-  /// Fails the other links when `flat` has failed. Begun calls may still end well within kGrace.
+  /// Called when `flat` or `inside` has failed: fails the other links, all but `flat`, with
+  /// `cause`. Calls that have begun may still end well within Link::kGrace.
   void fail(const std::string& cause);
   /// Ends the calls under way.
   ~HostSubgroups();
@@ -53,11 +58,12 @@ class HostSubgroups {
   int local() const { return layout.local_of(rank()); }
   bool is_here(int rank) const { return layout.host_of(rank) == host(); }
 
-  /// Memory that the ranks of this host share.
+  /// Returns memory that the ranks of this host share.
   at::Tensor scratch(int64_t numel, at::ScalarType dtype) const {
     return inside->link().allocate(numel, dtype);
   }
-  /// Returns the ranks of the group that these calls wait for.
+  /// Returns the ranks for which this rank's calls wait, by their numbers in the group, on all
+  /// links but `calls`.
   std::vector<AwaitedRank> awaited() const;
 };
 
@@ -66,7 +72,7 @@ std::shared_ptr<Call> start_all_gather(Member& member, const at::Tensor& all, co
                                        std::string_view tag);
 
 /// Returns elements [begin, begin + numel) of `tensor`, as a view that keeps it alive. Calls no
-/// slicing operator, so that operator observers do not take it for a part of the model.
+/// slicing operator, because observers of operators would take that for an access to the model.
 at::Tensor part_of(const at::Tensor& tensor, int64_t begin, int64_t numel);
 
 }  // namespace tessera::internal::hosts

@@ -18,14 +18,16 @@
 namespace tessera::internal::hosts {
 namespace {
 
-// How much longer than the time-out this rank waits for a rank of another host, so that the ranks
-// of that host can name it first, and for a rank of this host that is itself waiting.
+// How much longer than the time-out this rank waits for another rank before it fails the call. For
+// a rank of another host: so that the ranks of that host can name it first.
 constexpr auto kForOtherHost = std::chrono::seconds(1);
+// For a rank of this host that is itself waiting: so that it can name the rank that it waits for.
 constexpr auto kForWaiting = std::chrono::seconds(2);
 
 constexpr const char* kTag = "calls";
 
-/// Shared memory holds bytes without a type, so values are copied out and in.
+/// Returns the T that lies at byte `begin` of `bytes`. It is copied, because shared memory holds
+/// bytes without a type.
 template <typename T>
 T value_at(const at::Tensor& bytes, int64_t begin) {
   T value;
@@ -38,7 +40,7 @@ void put_at(const at::Tensor& bytes, int64_t begin, const T& value) {
   std::memcpy(data_of(bytes) + begin, &value, sizeof(T));
 }
 
-/// Note [Calls of two levels]
+/// See Note [Calls of two levels].
 class Link final : public internal::Link {
  public:
   Link(Links links, const std::string& group, GroupSetting setting)
@@ -87,7 +89,8 @@ class Link final : public internal::Link {
     rounds_.erase(sequence);
     finished_ = sequence + 1;
   }
-  /// The calls that `transfer` consists of keep their tensors alive, and fail with the group.
+  /// Destroys `transfer`, although the calls on the inner links that it has started may still run.
+  /// These calls keep their tensors alive, and fail when the group fails.
   void abandon(std::unique_ptr<Transfer> transfer, const Collective& /*collective*/) override {
     transfer.reset();
     if (has_failed()) subgroups_.fail(failure().cause);
@@ -127,7 +130,7 @@ class Link final : public internal::Link {
     pass_on_failure();
     return is_first;
   }
-  /// flat() also fails the ranks of this host.
+  /// flat().fail_world() also fails the ranks of this host.
   bool fail_world(std::string_view cause) noexcept override { return flat().fail_world(cause); }
   void pass_on_failure() noexcept override;
   void look_for_dead(const std::function<std::string(const std::string&)>& describe) override {
@@ -135,8 +138,8 @@ class Link final : public internal::Link {
   }
   void dump_flights(std::string_view cause) noexcept override { inside().dump_flights(cause); }
 
-  /// Tells the ranks of this host. Other hosts are told when this link is destroyed, or when MPI
-  /// ends.
+  /// Tells the ranks of this host that this rank leaves. Other hosts see it when this link is
+  /// destroyed, or when MPI ends.
   void leave() noexcept override { subgroups_.leave(); }
 
   void before_look(Rest& rest) override { inside().before_look(rest); }
@@ -148,11 +151,12 @@ class Link final : public internal::Link {
   void advance_others() override { inside().advance_others(); }
 
  private:
-  /// The calls of all ranks with one sequence number.
+  /// What is known about the calls that all ranks made with one sequence number.
   struct Round {
     std::vector<std::optional<CallRecord>> calls;  // by rank
-    int64_t inside = 0;        // the number of the exchange among the calls of `inside`
-    bool is_complete = false;  // all calls are known, or two that differ
+    // The number that the exchange of these calls has on the link `inside`.
+    int64_t inside = 0;
+    bool is_complete = false;  // all calls are known, or two are known to differ
     CollectiveTask exchange;
   };
 
@@ -255,7 +259,9 @@ CollectiveTask Link::begin(Call& call) {
   return collective_task(std::move(context));
 }
 
-/// Ranks of other hosts are not reported as missing until all ranks of this host have called.
+/// Returns how many calls `rank` has made, as far as this rank knows. Until all ranks of this host
+/// have made the current call, a rank of another host counts as having made it, so that it is not
+/// reported as missing.
 int64_t Link::called_by(int rank) const {
   const auto round = rounds_.find(finished_);
   if (round == rounds_.end()) return finished_;
@@ -268,8 +274,9 @@ int64_t Link::called_by(int rank) const {
   return has_come ? finished_ + 1 : finished_;
 }
 
-/// Other ranks have finished the calls that this rank has finished, because it waits for them. For
-/// a rank of another host that has left, the last exchange of calls tells how many it has finished.
+/// Returns how many calls `rank` has finished: as many as this rank has finished, because this rank
+/// could not have finished them without the other ranks' parts. If `rank` is on another host and
+/// has left, the last exchange of calls may tell the number instead.
 int64_t Link::finished_by(int rank) const {
   const bool has_exchanged = have_all_called(finished_) || !has_left(rank);
   return is_here(rank) || has_exchanged
@@ -277,9 +284,10 @@ int64_t Link::finished_by(int rank) const {
              : subgroups_.calls->link().finished_by(subgroups_.layout.host_of(rank));
 }
 
-/// After all ranks have called, a rank that has left is missing only if its data has not come. On
-/// other hosts, this rank sees only the rank of its own column leave, through `flat`; the reason
-/// arrives before that.
+/// Returns true if the current call cannot complete because `rank` has left. Once all ranks have
+/// made this call, returns true only if data of `rank` has not come. Before that, returns true for
+/// a rank of another host only if that rank is in this rank's column, and only if both `flat` and
+/// `calls` show that it has left. If it leaves because of a failure, the failure arrives first.
 bool Link::has_left(int rank) const {
   if (have_all_called(finished_)) return has_gone(rank);
   if (is_here(rank)) return inside().has_left(local_of(rank));
@@ -295,8 +303,9 @@ bool Link::has_gone(int rank) const {
                      [rank](const auto& one) { return one.rank == rank && one.has_gone; });
 }
 
-/// If `rank` is on this host and is itself waiting (in another call, or in this one after all have
-/// called), a third rank may be the cause. The extra time lets `rank` report that cause first.
+/// Returns how long this rank waits for `rank` after the time-out. If `rank` is on this host and is
+/// itself waiting (in another call, or in this one after all have called), a third rank may be the
+/// cause. The extra time lets `rank` report that cause first.
 std::chrono::milliseconds Link::extra_patience(int rank, const Call& call) const {
   if (!is_here(rank)) return kForOtherHost;
   if (absl::StartsWith(activity_of(rank), "is stopped")) return {};
@@ -314,8 +323,9 @@ Failure Link::failure() const {
   return failure;
 }
 
-/// Tells all ranks the cause before they can see that this one leaves because of it. The death of a
-/// rank of this host fails the world, because the world's other groups may wait for it, too.
+/// Tells all ranks the cause of the failure, before they can see that this rank leaves because of
+/// the failure. The death of a rank of this host fails the world, because the world's other groups
+/// may wait for it, too.
 void Link::pass_on_failure() noexcept {
   const Failure known = failure();
   if (known.author != Failure::kNobody || !inside().host_ranks()->lost_rank().empty()) {

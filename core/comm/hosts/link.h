@@ -23,26 +23,27 @@ struct GroupSetting {
 };
 
 /// Makes the link of ranks of several hosts. It uses shared memory inside each host, and between
-/// hosts the links of the columns. A column is the ranks with one local number, one on every host.
-/// A collective is a sequence of calls of these links (transfers.h).
+/// hosts the links of the columns. A column consists of the ranks that have the same local number,
+/// one on every host. A collective is a sequence of calls of these links (transfers.h).
 ///
 /// Note [Calls of two levels]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~
 /// If ranks called different collectives, a comparison of the calls on these links would name sizes
 /// that the program never passed. So the ranks of a host first exchange their calls. If these are
-/// equal, each rank exchanges its host's call, and the slices that the host's ranks ask for, with
-/// its column. Then every rank knows all calls, and all find the same difference. If calls differ
-/// inside a host, its ranks fail the group. The ranks of the other hosts wait for them, so they
-/// throw the same cause. A barrier is only this exchange.
+/// equal, each rank exchanges two things with its column: its host's call, and the slices that the
+/// host's ranks ask for. Then every rank knows all calls, and all find the same difference. If
+/// calls differ inside a host, its ranks fail the group. The ranks of the other hosts, which wait
+/// for these ranks, then throw the same cause. A barrier is only this exchange.
 ///
 /// All ranks of a host must make their calls inside the host in the same order. So a collective is
-/// announced only once the previous one has handed its data to the links between hosts. It shares
-/// data from other hosts inside the host only once all earlier collectives have finished.
+/// announced only once the previous one has handed its data to the links between hosts. Data that
+/// it got from other hosts is shared inside the host only once all earlier collectives have
+/// finished.
 std::unique_ptr<internal::Link> make_link(Links links, const std::string& group,
                                           GroupSetting setting);
 
-// Tasks that make a window or a subgroup (window.cc, world_group.cc). The references must outlive
-// the task.
+// Tasks that carry out `call`, which makes a window (window.cc) or a subgroup (world_group.cc). The
+// arguments must outlive the task.
 
 CollectiveTask make_window(const HostSubgroups& subgroups, const GroupSetting& setting, Call& call);
 CollectiveTask make_subgroup(const HostSubgroups& subgroups, const GroupSetting& setting,

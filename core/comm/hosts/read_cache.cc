@@ -20,12 +20,16 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kAlignment = 64;
 constexpr int kEntries = 1024;
-constexpr int kTries = 100000;  // to get the lock, which is held for microseconds
+// How often try_lock() tries to get the lock, which its holder keeps for microseconds.
+constexpr int kTries = 100000;
 constexpr int kYields = 100;
 constexpr auto kSleep = std::chrono::microseconds(50);
 constexpr auto kBetweenChecks = std::chrono::milliseconds(20);
+// How long a rank waits for a part that another rank fetches, if that other rank waits for the
+// part, too.
 constexpr auto kPatience = std::chrono::seconds(30);
-// For a part that the fetching rank does not wait for; it may be waiting for this rank instead.
+// How long a rank waits for a part if the rank that fetches the part does not wait for it: that
+// rank may be waiting for this one instead. See Note [One copy for a host].
 constexpr auto kPatienceUnawaited = std::chrono::milliseconds(500);
 
 int64_t rounded(int64_t bytes) { return round_up(bytes, kAlignment); }
@@ -33,7 +37,7 @@ int64_t rounded(int64_t bytes) { return round_up(bytes, kAlignment); }
 enum State : uint32_t {
   kFetching = 1,
   kReady,
-  kFailed,  // something may still write to its memory
+  kFailed,  // the fetch failed, and may still write to the entry's memory
 };
 
 /// One part. While it is pinned it stays where it is.
@@ -42,7 +46,7 @@ struct Entry {
   int64_t offset = 0;
   std::atomic<uint32_t> state;
   std::atomic<uint32_t> pins;
-  std::atomic<uint32_t> is_awaited;  // 1 once the rank that fetches it waits for it
+  std::atomic<uint32_t> is_awaited;  // 1 once the rank that fetches the part waits for it
 
   bool is_over() const {
     return state.load(std::memory_order_acquire) == kReady &&
@@ -51,8 +55,10 @@ struct Entry {
   void unpin() { pins.fetch_sub(1, std::memory_order_release); }
 };
 
-/// The beginning of the segment, initially zero; the data follows it. Entries [first, end) are a
-/// queue in a ring. Hold the lock to use them.
+/// The beginning of the shared segment, which is zero at first; the bytes of the parts follow it.
+/// Entries [first, end) are the parts in the ring, oldest first; entry(n) is the one with number n.
+/// Only the holder of the lock may use them, except that a rank may use the entries that it has
+/// pinned.
 struct Ring {
   std::atomic<uint32_t> lock;
   std::atomic<int64_t> capacity;
@@ -93,8 +99,10 @@ Entry* Ring::find(const ReadKey& key) {
   return nullptr;
 }
 
-/// Returns the offset of a new part of `bytes` bytes, after the newest part, and drops the older
-/// parts that lie there. Negative if these cannot be dropped.
+/// Finds room for a new part of `bytes` bytes, and returns its offset. The room begins after the
+/// newest part, or at 0 if too little room is left there; the parts that lie in it are dropped.
+/// Returns -1 if the ring is too small, or if a part that must be dropped is pinned, is not fetched
+/// yet, or could not be fetched.
 int64_t Ring::place_for(int64_t bytes) {
   const int64_t room = capacity.load();
   if (bytes > room) return -1;
@@ -107,8 +115,9 @@ int64_t Ring::place_for(int64_t bytes) {
   const auto is_in_the_way = [&](const Entry& one) {
     return one.offset < begin + bytes && begin < one.offset + rounded(one.key.bytes);
   };
-  // Drops the oldest parts first, because the parts after the newest one in the ring are the
-  // oldest.
+  // Returns true if the oldest part must be dropped: if all entries are in use, or if any part lies
+  // in the room. Parts are dropped oldest first, because the parts that follow the newest one in
+  // the ring are the oldest.
   const auto blocks = [&] {
     if (end - first == kEntries) return true;
     for (int64_t number = first; number < end; ++number) {
@@ -123,7 +132,7 @@ int64_t Ring::place_for(int64_t bytes) {
   return begin;
 }
 
-/// Returns null if there is no room.
+/// Adds an entry for `key`, whose part the caller fetches. Returns null if there is no room.
 Entry* Ring::claim(const ReadKey& key) {
   const int64_t offset = place_for(rounded(key.bytes));
   if (offset < 0) return nullptr;
@@ -139,7 +148,7 @@ Entry* Ring::claim(const ReadKey& key) {
 /// A part that this rank fetches, for itself and the others.
 class Fetching final : public Work {
  public:
-  /// If the fetch fails, here or later, the other ranks read for themselves.
+  /// Starts the fetch. If it fails, here or in wait(), the other ranks read the part themselves.
   Fetching(std::shared_ptr<shm::Segment> segment, Entry& entry, at::Tensor to,
            const ReadCache::Fetch& fetch)
       : segment_(std::move(segment)), entry_(entry), to_(std::move(to)) {
@@ -161,10 +170,11 @@ class Fetching final : public Work {
 
   bool is_completed() override {
     const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-    return lock.owns_lock() && (is_over_ || inner_->is_completed());  // else a thread is in wait()
+    // If another thread holds the lock, that thread is still waiting for the part in wait().
+    return lock.owns_lock() && (is_over_ || inner_->is_completed());
   }
 
-  /// From this call on, other ranks that wait for this part wait longer.
+  /// Tells other ranks that this rank waits for the part; they then wait up to kPatience for it.
   bool wait_for(std::chrono::milliseconds longest) override {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -184,7 +194,9 @@ class Fetching final : public Work {
       end(kFailed);
       throw;
     }
-    entry_.state.store(kReady, std::memory_order_release);  // before this rank copies it
+    // Marks the part as ready before this rank copies it, so that other ranks can copy it
+    // meanwhile.
+    entry_.state.store(kReady, std::memory_order_release);
     copy_bytes(data_of(to_), data_in(*segment_, entry_), entry_.key.bytes);
     end(kReady);
   }
@@ -283,7 +295,8 @@ std::shared_ptr<ReadCache> ReadCache::make(ProcessGroup& inside) {
   }
   inside.broadcast(word, 0, "read cache")->wait();
   if (!is_first) segment = shm::Segment::open(range);
-  inside.barrier("read cache");  // the first rank keeps the segment until all have opened it
+  // Until all ranks have opened the segment, the first rank must not release it.
+  inside.barrier("read cache");
   return std::shared_ptr<ReadCache>(new ReadCache(std::move(segment), is_first));
 }
 
@@ -296,7 +309,7 @@ void ReadCache::reserve(int64_t bytes) {
   if (more <= 0) return;
   try {
     segment_->grow(more);
-  } catch (const c10::Error&) {  // go on with what there is
+  } catch (const c10::Error&) {  // the cache keeps its size
     return;
   }
   capacity.fetch_add(more);
@@ -319,7 +332,8 @@ std::shared_ptr<Work> ReadCache::start_read(const ReadKey& key, const at::Tensor
   if (is_own) return std::make_shared<Fetching>(segment_, *entry, to, fetch);
   auto waiting =
       std::make_shared<Waiting>(segment_, *entry, to, std::move(fetch), std::move(check));
-  if (waiting->is_completed()) waiting->wait();  // the part is in the ring: copies it
+  // The other rank's fetch is over: copies the part now, or reads it if that fetch has failed.
+  if (waiting->is_completed()) waiting->wait();
   return waiting;
 }
 

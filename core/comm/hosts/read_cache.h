@@ -39,29 +39,30 @@ struct ReadKey {
 /// ended holds the lock.
 ///
 /// Two ranks never wait for each other's parts. A rank waits for a batch of reads in the order in
-/// which it started them, so before it claimed its own part it had found the other rank's part
-/// claimed. That cannot be true of both ranks. But a rank may fetch a part ahead and then wait in a
-/// collective for a rank that needs this part now. So a rank waits only kPatienceUnawaited for a
-/// part that the fetching rank does not itself wait for.
+/// which it started them. So if it waits for another rank's part before it completes its own, the
+/// other rank had claimed its part first. That cannot be true of both ranks. But a rank may fetch a
+/// part ahead and then wait in a collective for a rank that needs this part now. So a rank waits
+/// only kPatienceUnawaited for a part that the fetching rank does not itself wait for.
 class ReadCache {
  public:
-  /// The most memory of a host that the cache takes.
+  /// The most memory that the cache of a host takes.
   static constexpr int64_t kMostBytes = int64_t{256} << 20;
 
-  /// Collective over `inside`. Throws c10::Error where there is no memory for it.
+  /// Collective over `inside`. Throws c10::Error on a rank that gets no memory for the cache.
   static std::shared_ptr<ReadCache> make(ProcessGroup& inside);
 
   /// Local, with equal arguments on all ranks. Lets the cache grow to `bytes`, at most kMostBytes,
   /// if the host has the memory. Any thread.
   void reserve(int64_t bytes);
 
-  /// Starts a read into `to`.
+  /// A function that starts a read of the part into `to`, and returns its Work.
   using Fetch = std::function<std::shared_ptr<Work>(const at::Tensor& to)>;
-  /// Throws CommError if the group has failed.
+  /// A function that throws CommError if the group has failed.
   using Check = std::function<void()>;
 
-  /// Local. Reads the part `key` into `to`: from the cache if a rank of the host has read it, else
-  /// by `fetch`. Work::wait() throws the errors of `fetch`.
+  /// Local. Starts to read the part `key` into `to`: from the cache if a rank of this host has read
+  /// or is reading it, else by `fetch`. `check` is called now and then while this rank waits for
+  /// the other one. Work::wait() also throws the errors of `fetch`.
   std::shared_ptr<Work> start_read(const ReadKey& key, const at::Tensor& to, Fetch fetch,
                                    Check check);
 
@@ -71,7 +72,8 @@ class ReadCache {
 
   const std::shared_ptr<shm::Segment> segment_;
   const bool is_first_;  // this rank is the first of its host and has made the segment
-  std::mutex growing_;   // held while the segment grows: each group has a thread
+  // Held while the segment grows, because the groups that share the cache have a thread each.
+  std::mutex growing_;
 };
 
 }  // namespace tessera::internal::hosts

@@ -50,8 +50,8 @@ class TwoLevels {
   Collective across_;
 };
 
-/// How a tensor is divided among the ranks of a host: an equal part for each rank, and a rest, with
-/// fewer elements than there are ranks, which every rank takes.
+/// How a tensor is divided among the ranks of a host: each rank takes an equal part, and all ranks
+/// take the rest, which has fewer elements than there are ranks.
 struct Shares {
   Shares(const HostSubgroups& subgroups, const at::Tensor& tensor)
       : part(tensor.numel() / subgroups.locals()),
@@ -65,7 +65,8 @@ struct Shares {
   int64_t own_begin;
 };
 
-/// Copies the slices of the input so that those of each column are adjacent.
+/// Returns a copy of the input with the slices in another order: slices for ranks of the same
+/// column are adjacent.
 at::Tensor packed_by_column(const HostSubgroups& subgroups, const Collective& call,
                             const std::vector<int>& slices) {
   const int hosts = subgroups.hosts();
@@ -118,7 +119,8 @@ CollectiveTask reduce(CollectiveContext context) {
   const Shares shares(subgroups, call.input);
   const int root_host = subgroups.layout.host_of(call.peer);
   const int root_local = subgroups.layout.local_of(call.peer);
-  // The caller's tensor stays as it is on all ranks but the root.
+  // Sums go to scratch memory, because the caller's tensor must keep its values on all ranks but
+  // the root.
   const at::Tensor sums = subgroups.scratch(shares.part + shares.rest, call.input.scalar_type());
   const at::Tensor own = part_of(sums, 0, shares.part);
   const at::Tensor rest = part_of(sums, shares.part, shares.rest);
@@ -165,7 +167,7 @@ CollectiveTask reduce_scatter(CollectiveContext context) {
                           part_of(call.input, host * locals * numel, locals * numel),
                           subgroups.local());
     }
-  } else {  // otherwise brings them together first
+  } else {  // otherwise brings each column's slices together first
     const at::Tensor packed = packed_by_column(subgroups, call, slices);
     co_await two.inside(Op::kReduceScatter, sums, packed, subgroups.local());
   }
@@ -215,7 +217,7 @@ CollectiveTask broadcast(CollectiveContext context) {
   co_await give(*subgroups.last, tensor, root_local, call.tag);
 }
 
-/// Runs a collective that gains nothing from two levels on the link of all ranks.
+/// Runs the collective on the link of all ranks, because it would gain nothing from two levels.
 CollectiveTask move_flat(CollectiveContext context) {
   const std::shared_ptr<Work> work = context.subgroups.flat->start(context.call);
   co_yield CollectiveTask::Given();
@@ -241,7 +243,7 @@ CollectiveTask collective_task(CollectiveContext context) {
     case Op::kAllToAll:
       return move_flat(std::move(context));
     default:
-      return {};  // a barrier: all ranks have called
+      return {};  // a barrier is over when all ranks have called
   }
 }
 

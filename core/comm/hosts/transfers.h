@@ -18,18 +18,18 @@ struct CollectiveContext {
   CollectiveTask::Condition is_first;
 };
 
-/// Returns the steps of a collective.
+/// Returns the task that carries out a collective.
 ///
 /// Note [Traffic between hosts]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~
-/// For H hosts of L ranks, and a tensor of n bytes. all_reduce: the ranks of a host first sum the
-/// tensor among themselves, 1/L of it each. Each rank then all-reduces its part with its column,
-/// and shares the result inside. So a host sends 2 n (H-1)/H: once, and not once per rank.
-/// reduce_scatter of n: a host sends n (H-1)/H. all_gather into n: every part goes to every other
-/// host once, so a host sends n (H-1)/H. broadcast: the root's host sends n (H-1), or less where
-/// MPI passes parts on. all_reduce of at most kSmallBytes: every column reduces the whole tensor,
-/// which saves a stage and fits into MPI's envelopes. gather, scatter and all_to_all move every
-/// byte once.
+/// Bytes that a host sends, for H hosts of L ranks and a tensor of n bytes. all_reduce: the ranks
+/// of a host first sum the tensor among themselves, 1/L of it each. Each rank then all-reduces its
+/// part with its column, and shares the result inside. So a host sends 2 n (H-1)/H, however many
+/// ranks it has. reduce_scatter of an input of n bytes: n (H-1)/H. all_gather into an output of n
+/// bytes: every part goes to every other host once, so a host sends n (H-1)/H. broadcast: the
+/// root's host sends n (H-1), or less where MPI passes parts on. all_reduce of at most kSmallBytes:
+/// every column reduces the whole tensor, which saves a stage and fits into MPI's envelopes.
+/// gather, scatter and all_to_all move every byte once.
 ///
 /// Note [Sums of two levels]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~

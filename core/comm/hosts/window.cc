@@ -14,8 +14,9 @@
 namespace tessera::internal::hosts {
 namespace {
 
-/// The ranks' parts of a window. Parts of this host's ranks are read in its shared memory, other
-/// parts over the network. A part with a version is read once per host: Note [One copy for a host].
+/// The memory of a window over several hosts. Reads the parts of this host's ranks in shared
+/// memory, and other parts over the network. If a read over the network has a version, one rank of
+/// the host does it for all of them: Note [One copy for a host].
 class Memory final : public RemoteMemory {
  public:
   /// `number` identifies the window among those that share `cache`.
@@ -80,7 +81,7 @@ class Memory final : public RemoteMemory {
 
 }  // namespace
 
-/// If one host's ranks refuse the window, all do.
+/// Makes the window. If the ranks of one host refuse to make it, all ranks of the group refuse.
 CollectiveTask make_window(const HostSubgroups& subgroups, const GroupSetting& setting,
                            Call& call) {
   const at::Tensor own = call.collective().input;
@@ -105,9 +106,9 @@ CollectiveTask make_window(const HostSubgroups& subgroups, const GroupSetting& s
   const std::shared_ptr<Call> flat = subgroups.flat->start(made);
   co_yield CollectiveTask::Given();
   co_await flat;
-  // Room for four units: one that some ranks still read, one that the others read, one that is
-  // arriving, and one that has been requested. Each unit has a part as large as `own` from every
-  // rank of the other hosts.
+  // The cache gets room for four units: one that some ranks still read, one that the other ranks
+  // read, one that is arriving, and one that has been requested. In the cache a unit takes as many
+  // bytes as `own` for each rank of the other hosts.
   constexpr int64_t kUnits = 4;
   const int64_t others = subgroups.layout.ranks() - subgroups.locals();
   setting.cache->reserve(kUnits * others * static_cast<int64_t>(own.nbytes()));

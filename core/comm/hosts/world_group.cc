@@ -15,17 +15,19 @@
 
 namespace tessera::internal::hosts {
 
-/// A link of the new group, made by the parent's link `inside` or `flat`. It is not in the
-/// anonymous namespace, because a coroutine holds it.
+/// A link of a new group. It is made by one of the two links of the group from which the new group
+/// is made: by `inside` or by `flat`. This type is not in the anonymous namespace, because a
+/// coroutine holds it.
 struct LinkPart {
-  bool is_inside;          // made by `inside`, else by `flat`
-  std::vector<int> ranks;  // the ranks of the link
+  bool is_inside;          // true: made by `inside`; false: by `flat`
+  std::vector<int> ranks;  // the ranks of this link, as numbered in the link that makes it
   std::unique_ptr<internal::Link> Links::*place;
 };
 
 namespace {
 
-/// Returns the links in the order in which they are made. `locals`: the ranks on this host.
+/// Returns the links of a new group, in the order in which they are made. `ranks`: the new group's
+/// ranks; `locals`: the local numbers of its ranks on this host.
 std::vector<LinkPart> link_parts(const HostLayout& layout, const std::vector<int>& ranks,
                                  const std::vector<int>& locals) {
   std::vector<LinkPart> parts;
@@ -72,7 +74,7 @@ std::shared_ptr<Call> start_link(const HostSubgroups& subgroups, const Call& cal
 CollectiveTask make_subgroup(const HostSubgroups& subgroups, const GroupSetting& setting,
                              Call& call) {
   const std::vector<int> ranks = call.ranks();
-  std::vector<int> host_of_rank, locals;  // locals: those of this host
+  std::vector<int> host_of_rank, locals;  // locals: local numbers of this host's ranks
   for (const int rank : ranks) {
     host_of_rank.push_back(subgroups.layout.host_of(rank));
     if (subgroups.is_here(rank)) locals.push_back(subgroups.layout.local_of(rank));
@@ -117,8 +119,8 @@ std::shared_ptr<ProcessGroup> make_group(const std::shared_ptr<internal::Group>&
     links = make_links(*flat, *inside, layout);
     flat->link().watch(inside->link().host_ranks());
   } catch (const CommError& error) {
-    // The other ranks may have made their groups, gone on and failed. If this rank did not abort
-    // here, unwinding would give the ranks of this host another cause.
+    // The cause may be the failure of a rank that had already made its group and gone on. Without
+    // this abort the ranks of this host would see another cause: that this rank has left.
     inside->abort(error.cause());
     flat->abort(error.cause());
     throw;

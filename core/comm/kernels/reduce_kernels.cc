@@ -22,10 +22,11 @@
 namespace tessera::internal::kernels {
 namespace {
 
-// Templates cannot be compiled for several vector widths, so all of them are inlined into one
-// marked function per dtype.
+// A template cannot be compiled for several vector widths. So all templates below are inlined into
+// one function per dtype, which is marked TESSERA_VECTOR_TARGETS.
 
-// The accumulator of one block stays in the first-level cache while all sources pass through it.
+// reduce_range() combines this many elements at a time, so that their accumulator stays in the
+// first-level cache while all sources are added to it.
 constexpr int64_t kBlockNumel = 1024;
 
 template <typename T>
@@ -51,7 +52,8 @@ struct Sum {
   }
 };
 
-// Once a NaN is taken, it stays.
+// Min and Max give NaN if either value is NaN: they take `value` if it is NaN, and otherwise keep a
+// NaN that they have already, because every comparison with NaN is false.
 struct Min {
   template <typename V>
   [[gnu::always_inline]] static V combine(V least, V value) {
@@ -167,9 +169,9 @@ template <typename T, typename Operation>
 // reference only, because the calling convention for vectors by value depends on the target.
 constexpr int kLinesAtOnce = 4;
 
-/// Sums `count` elements from element `begin` on. `count` must be a multiple of kLinesAtOnce lines.
-/// With kStreaming, the target's element `begin` must start a cache line. kLeaves: how many leaves
-/// of the tree are summed in registers; 0 sums in rank order.
+/// Sums elements [begin, begin + count) in registers. `count` must be a multiple of the elements in
+/// kLinesAtOnce cache lines. With kStreaming, the target's element `begin` must start a cache line.
+/// kLeaves: how many leaves of the tree are summed at once; 0 sums in rank order instead.
 template <typename T, Stores kStores, int kLeaves>
 [[gnu::always_inline]] inline void sum_lines(const Job& job, int64_t begin, int64_t count) {
   constexpr int64_t kStepBytes = kLinesAtOnce * kLineBytes;
@@ -210,7 +212,7 @@ template <typename T, Stores kStores, int kLeaves>
 #endif
 }
 
-/// Sums elements [begin, end), which need not be whole lines.
+/// Sums elements [begin, end), which need not fill whole lines.
 template <typename T, int kLeaves>
 [[gnu::always_inline]] inline void sum_elements(const Job& job, int64_t begin, int64_t end) {
   if constexpr (kLeaves == 0) return reduce_range<T, Sum>(job, begin, end);
@@ -223,6 +225,7 @@ template <typename T, int kLeaves>
   }
 }
 
+/// Sums all elements: whole lines with sum_lines(), the rest with sum_elements().
 /// See Note [Sums in registers].
 template <typename T, int kLeaves>
 [[gnu::always_inline]] inline void sum_in_order(const Job& job) {
@@ -276,8 +279,8 @@ TESSERA_VECTOR_TARGETS void run_double(const Job& job) { run<double>(job); }
 TESSERA_VECTOR_TARGETS void run_bfloat16(const Job& job) { run<c10::BFloat16>(job); }
 TESSERA_VECTOR_TARGETS void run_half(const Job& job) { run<c10::Half>(job); }
 
-// Targets may be sources, so a block is finished before it is written. Blocks are so small that
-// LibTorch does not split them among threads.
+// reduce_plainly() combines a block of this many elements before it writes the block, because
+// targets may be sources. LibTorch does not split so few elements among threads.
 constexpr int64_t kPlainBlockNumel = 8192;
 
 /// Returns a copy of `numel` elements in the dtype in which they are combined.
@@ -309,7 +312,7 @@ at::Tensor combined(ReduceOp op, const at::Tensor& one, const at::Tensor& other)
     case ReduceOp::kBitXor:
       return one ^ other;
     case ReduceOp::kAvg:
-      break;  // the checks allow it for floating dtypes only
+      break;  // averages are allowed for floating dtypes only, and run() handles these
   }
   TORCH_INTERNAL_ASSERT(false);
 }
@@ -358,7 +361,7 @@ void reduce(c10::ScalarType dtype, ReduceOp op, const char* const* sources, int 
                 .numel = numel,
                 .stores = stores,
                 .order = order};
-  // Not on training's path.
+  // reduce_plainly() is slower, but these cases are not on training's path.
   if (op >= ReduceOp::kProduct || !c10::isFloatingType(dtype)) return reduce_plainly(dtype, job);
   switch (dtype) {
     case c10::ScalarType::Float:

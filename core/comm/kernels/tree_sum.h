@@ -42,16 +42,18 @@ struct Line {
   }
 };
 
-// Sums over a number of sources that is a power of two, in the order of SumOrder::kBinaryTree. Each
-// source is read once, as in a sum in rank order. Inlined into code for several vector widths.
+// The functions below sum the same element of several sources in the order of
+// SumOrder::kBinaryTree. The number of sources must be a power of two. Each source is read once, as
+// in a sum in rank order. The functions are inlined into code for several vector widths.
 
-/// With more leaves, some partial sums spill from registers to the first-level cache.
+/// The most leaves of the tree that are summed in registers at once: with more, some partial sums
+/// would spill to the first-level cache.
 inline constexpr int kLeavesInRegisters = 8;
 
-/// Enough for any number of sources that is an int.
+/// The most levels of a tree. The number of sources is an int, so 32 are enough.
 inline constexpr int kMaxTreeDepth = 32;
 
-/// Sums the lines at byte `at` of sources[0, kLeaves).
+/// Sums the cache lines that lie at byte `at` of sources 0 to kLeaves - 1 into `sum`.
 template <typename T, int kLeaves>
 [[gnu::always_inline]] inline void add_leaves(const char* const* sources, int64_t at,
                                               Line<T>& sum) {
@@ -66,13 +68,16 @@ template <typename T, int kLeaves>
   }
 }
 
-/// Sums the lines at byte `at` of sources[0, count), `count` a multiple of kLeaves.
+/// Sums the cache lines that lie at byte `at` of sources 0 to count - 1 into `sum`. `count` must be
+/// a power of two times kLeaves.
 template <typename T, int kLeaves>
 [[gnu::always_inline]] inline void add_as_tree(const char* const* sources, int count, int64_t at,
                                                Line<T>& sum) {
   add_leaves<T, kLeaves>(sources, at, sum);
   if (count == kLeaves) return;
-  Line<T> partial[kMaxTreeDepth];  // [i]: the sum of 2^i groups of leaves; a binary counter
+  // Sums groups of kLeaves leaves like a binary counter counts: for each digit i that is 1 in the
+  // number of groups summed so far, partial[i] is the sum of 2^i groups.
+  Line<T> partial[kMaxTreeDepth];
   partial[0] = sum;
   const int groups = count / kLeaves;
   for (int group = 1; group < groups; ++group) {

@@ -9,11 +9,12 @@
 
 namespace tessera::internal {
 
-/// A TCP address, the only one where rank 0 listens. Every frame has a MAC.
-/// See Note [Message authentication].
+/// A TCP address at which the ranks meet. Rank 0 listens at this address only. Every frame has a
+/// MAC: see Note [Message authentication].
 class AddressPlace final : public Place {
  public:
-  /// `source` says where it was given, for messages: "MASTER_ADDR and MASTER_PORT", "store_url".
+  /// `source` says, for messages, where the address was given, such as "MASTER_ADDR and
+  /// MASTER_PORT" or "store_url".
   AddressPlace(std::string host, int port, std::string source, Credentials credentials, Warn warn)
       : host_(std::move(host)),
         port_(port),

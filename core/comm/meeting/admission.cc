@@ -127,7 +127,7 @@ class Meeting::Admission {
     if (!conflict.empty()) conflicts_.try_emplace(hello->rank, conflict);
   }
 
-  /// Returns the conflict of two processes with one rank.
+  /// Returns the message that two processes were given the same rank.
   static std::string conflict_of_two(const Hello& first, const Hello& second) {
     const auto pids = std::minmax(first.pid, second.pid);
     return absl::StrCat("RANK ", first.rank, " was given twice, to pid ", pids.first,
@@ -178,7 +178,7 @@ class Meeting::Admission {
     return absent;
   }
 
-  /// Returns the ranks that have not entered the transport.
+  /// Returns the ranks that have not yet reported that they have entered the transport.
   std::vector<int> outside() const {
     std::vector<int> ranks;
     for (const auto& [rank, number] : numbers_) {
@@ -212,7 +212,7 @@ class Meeting::Admission {
                         "TESSERA_JOB_TOKEN, and each job a place of its own");
   }
 
-  /// `culprit`: a rank, or -1 for this one.
+  /// Reports `culprit`, the rank that is to blame (-1: this rank), and fails the meeting.
   [[noreturn]] void fail_because_of(int culprit, const std::string& cause) {
     options_.report(culprit, cause);
     fail(cause);
@@ -229,9 +229,10 @@ class Meeting::Admission {
   Transport& transport_;
   const MeetingOptions& options_;
   const Deadline end_;
-  std::map<int, Server::Member> numbers_;  // by rank; without this one
+  std::map<int, Server::Member> numbers_;  // by rank, without this one: the Server's number for it
   std::map<Server::Member, Member> members_;
-  std::map<int, std::string> conflicts_;  // by rank, so that the first one is the same each time
+  // By rank, so that the conflict that is reported does not depend on who connects first.
+  std::map<int, std::string> conflicts_;
 };
 
 void Meeting::admit_all(Server& server, const std::string& place, Transport& transport,

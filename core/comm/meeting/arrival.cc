@@ -16,10 +16,14 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kMaxSearchPause = std::chrono::milliseconds(20);
 constexpr auto kPauseAfterRefusal = std::chrono::milliseconds(200);
-constexpr auto kSilentSearch = std::chrono::seconds(5);  // before a rank says what it waits for
-// A server answers in microseconds, or in seconds if it is flooded with connections.
+// After this time a rank that has not been let in says what it waits for.
+constexpr auto kSilentSearch = std::chrono::seconds(5);
+// How long this rank waits for a server to let it in. A server answers in microseconds, or in
+// seconds if it is flooded with connections.
 constexpr auto kMaxProof = std::chrono::seconds(10);
-// Time to find out whether a rank 0 of this job or another program has taken the place.
+// Used if this process is rank 0 and another process already listens at its place. That process may
+// be a rank 0 of the same job, which this rank then joins, or another program. This rank tries for
+// this long to find out which of the two it is.
 constexpr auto kTimeToTell = std::chrono::seconds(2);
 
 }  // namespace
@@ -67,11 +71,13 @@ class Meeting::Search {
   void note(const absl::Status& status) {
     if (absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status)) refuse(status);
     problem_ = std::string(status.message());
-    // A refusal explains more than the absence of the process, which may have ended since.
+    // Keep the text of an earlier refusal. The process that refused this rank may have ended since,
+    // and "nobody listens" alone would not explain the failure.
     if (!refusal_.empty()) problem_ = absl::StrCat(refusal_, "; by now ", problem_);
   }
 
-  /// Returns null, and notes why, if no process listens, or if it does not let this rank in.
+  /// Connects to the process that listens at the place. If none listens, or if it does not let this
+  /// rank in, notes why and returns null.
   std::unique_ptr<Connection> enter(Deadline deadline) {
     auto socket = place_.connect(deadline);
     if (!socket.ok()) {
@@ -82,7 +88,8 @@ class Meeting::Search {
     auto connection =
         Connection::enter(*std::move(socket), place_.credentials(), options_.own, deadline);
     if (connection.ok()) return *std::move(connection);
-    // If the time-out cuts the attempt short, its error says less than the earlier refusal.
+    // If the deadline has cut this attempt short, keep the text of an earlier refusal, which
+    // explains more.
     const bool is_cut = absl::IsDeadlineExceeded(connection.status()) && !refusal_.empty();
     if (!is_cut)
       problem_ = absl::StrCat(peer_name(), " ", std::string(connection.status().message()));
@@ -93,7 +100,8 @@ class Meeting::Search {
     return nullptr;
   }
 
-  /// Returns "rank 0 (pid 12), which listens at /tmp/job,".
+  /// Returns text that names the process that listens, such as "rank 0 (pid 12), which listens at
+  /// /tmp/job,".
   std::string peer_name() const {
     if (pid_ == 0) return absl::StrCat("what listens at ", place_.text());
     return absl::StrCat("rank 0 (pid ", pid_, "), which listens at ", place_.text(), ",");
@@ -120,7 +128,7 @@ class Meeting::Search {
   const MeetingOptions& options_;
   const Deadline start_ = Clock::now();
   const Deadline end_;
-  int pid_ = 0;  // the process that listens, if the kernel reports it
+  int pid_ = 0;  // the process that listens; 0 if the kernel does not report it
   bool has_warned_ = false;
   std::string problem_ = "nobody came";
   std::string refusal_;  // the error when a process turned this rank away

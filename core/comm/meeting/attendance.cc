@@ -11,7 +11,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Time for rank 0 to report a time-out: rank 0 knows more about it than this rank.
+// When this rank's own time-out has passed, it waits this much longer for rank 0's report, because
+// rank 0 knows which ranks are missing.
 constexpr auto kAnswerGrace = std::chrono::milliseconds(500);
 
 }  // namespace
@@ -59,7 +60,9 @@ class Meeting::Attendance {
   void enter(const std::string& text) {
     const absl::Status entered = transport_.enter(text);
     if (!entered.ok()) {
-      hear_until(Clock::now() + kAnswerGrace);  // the cause may be that rank 0 has ended
+      // Perhaps this failed because rank 0 has failed or ended: hear_until() then throws that
+      // cause.
+      hear_until(Clock::now() + kAnswerGrace);
       const std::string cause(entered.message());
       options_.report(-1, cause);
       tell(Message::of(MessageKind::kGaveUp, {cause}));
@@ -69,7 +72,8 @@ class Meeting::Attendance {
     tell(Message::of(MessageKind::kEntered));
   }
 
-  /// Ignores errors: if rank 0 has gone, receive() reports that, after rank 0's last messages.
+  /// Sends `message` to rank 0. Ignores errors: if rank 0 has gone, receive() reports that, after
+  /// the last messages of rank 0.
   void tell(const Message& message) {
     static_cast<void>(connection_.send(message, Clock::now() + kAnswerGrace));
   }

@@ -14,16 +14,16 @@
 
 namespace tessera::internal {
 
-/// A member's connection to rank 0, where its job meets. Both sides have proved that they belong to
-/// the job, as far as its token proves it (Note [Message authentication]). One thread at a time.
+/// A member's connection to rank 0, where its job meets. Both sides have proved that they know the
+/// job's token, if it has one (Note [Message authentication]). One thread at a time.
 ///
 /// All calls return these errors, whose texts continue "rank 0 (pid 12 on node7) ": Unavailable if
 /// the other side has closed, DeadlineExceeded if it does not answer, DataLoss if what it sends
 /// does not verify or is not a message.
 class Connection {
  public:
-  /// Local, but waits for rank 0 until `deadline`. Proves both sides to each other on `socket`,
-  /// which is connected.
+  /// Local, but waits for rank 0 until `deadline`. Makes a connection of `socket`, which is
+  /// connected to rank 0: each side proves to the other that it belongs to the job.
   static absl::StatusOr<std::unique_ptr<Connection>> enter(FileDescriptor socket,
                                                            const Credentials& credentials,
                                                            const Hello& own, Deadline deadline);

@@ -16,7 +16,8 @@ namespace tessera::internal {
 class Framing {
  public:
   enum class Side : uint8_t { kMember, kServer };
-  /// The most bytes that a frame may hold before the other side has proved itself, and after.
+  /// The largest number of bytes that a frame may hold: kMaxUnproven until the other side has
+  /// proved itself, then kMax.
   static constexpr size_t kMaxUnproven = 1024;
   static constexpr size_t kMax = size_t{64} << 20;
 
@@ -43,8 +44,10 @@ class Framing {
   const Side side_;
   std::optional<MacKey> key_;
   bool is_trusted_ = false;
-  uint64_t sent_ = 0;   // frames with a MAC
-  uint64_t taken_ = 0;  // frames with a MAC
+  // How many frames with a MAC were sent and taken so far. The MAC of the next frame covers the
+  // number.
+  uint64_t sent_ = 0;
+  uint64_t taken_ = 0;
   std::string received_;
   bool is_broken_ = false;
 };

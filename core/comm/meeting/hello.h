@@ -14,11 +14,11 @@ struct Hello {
   int pid = 0;
   std::string host;       ///< machine_id()
   std::string host_name;  ///< machine_name()
-  std::string build;      ///< versions and sizes of what ranks share
-  std::string device;     ///< the kind: "cpu" or "cuda"
+  std::string build;  ///< versions, and sizes of shared structures, that must be equal on all ranks
+  std::string device;  ///< the kind: "cpu" or "cuda"
 
   /// Local. Returns the description of this process. `build`: the versions and sizes that must be
-  /// equal on all ranks, besides the meeting's protocol.
+  /// equal on all ranks; the version of the meeting's protocol is added.
   static Hello of_this_process(int rank, int world_size, const std::string& device,
                                const std::string& build);
 

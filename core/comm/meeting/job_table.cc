@@ -5,7 +5,7 @@
 
 namespace tessera::internal {
 
-/// Returns false if there is no room.
+/// Sets the text of `key`. Returns false, and changes nothing, if there is no room.
 bool JobTable::put(const std::string& key, const std::string& text) {
   const auto found = texts_.find(key);
   const size_t freed = found == texts_.end() ? 0 : key.size() + found->second.size();

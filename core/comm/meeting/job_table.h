@@ -9,7 +9,7 @@
 
 namespace tessera::internal {
 
-/// The table in memory. Bounded: refuses texts when it is full.
+/// A SharedTable in this process's memory. Its size is bounded: it refuses texts when it is full.
 class JobTable : public SharedTable {
  public:
   static constexpr size_t kMaxBytes = size_t{1} << 30;
@@ -17,7 +17,8 @@ class JobTable : public SharedTable {
   /// Makes a table whose keys and texts have at most `most_bytes` bytes together.
   explicit JobTable(size_t most_bytes = kMaxBytes) : most_bytes_(most_bytes) {}
 
-  /// Copies no keys, unlike the base class, because rank 0 polls it.
+  /// Overridden for speed: rank 0 calls this in a loop, and the base class would copy all keys into
+  /// a request each time.
   bool has(const std::vector<std::string>& keys) override;
   Message reply(const Message& request) override;
 

@@ -8,7 +8,8 @@
 namespace tessera::internal {
 namespace {
 
-/// Returns the process and user at the other end; process 0 of no user if it is not a Unix socket.
+/// Returns the process and the user at the other end of `socket`; pid 0 and no valid user id if it
+/// is not a Unix socket.
 ucred peer_of(int socket) {
   ucred peer{.pid = 0, .uid = static_cast<uid_t>(-1), .gid = static_cast<gid_t>(-1)};
   socklen_t length = sizeof(peer);

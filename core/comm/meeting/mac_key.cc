@@ -58,7 +58,8 @@ MacKey Credentials::connection_key(std::string_view member_nonce,
 }
 
 std::string MacKey::new_nonce() {
-  // Makes the calls that follow thread-safe.
+  // sodium_init() must have run before other functions of libsodium may be called in several
+  // threads.
   [[maybe_unused]] static const int is_ready = sodium_init();
   std::array<char, 16> random;
   randombytes_buf(random.data(), random.size());

@@ -17,8 +17,9 @@ namespace tessera::internal {
 /// The MAC of a frame covers its direction and number, so a frame cannot be replayed in another
 /// connection, attempt, direction or position. MACs authenticate; they do not encrypt.
 ///
-/// Without a token every process computes the same MACs, so they prove nothing: only the kind of
-/// place (a socket of the same user, the loopback device) keeps others out.
+/// Without a token every process computes the same MACs, so they prove nothing. Then others are
+/// kept out only by the kind of place at which the ranks meet: a socket of the same user, or the
+/// loopback device.
 class MacKey {
  public:
   static constexpr size_t kBytes = 32;
@@ -45,7 +46,7 @@ class MacKey {
 struct Credentials {
   std::string token = {};    ///< the job's secret; "" for none
   std::string run_id = {};   ///< the launcher's name for the job
-  std::string attempt = {};  ///< how often the launcher has restarted it
+  std::string attempt = {};  ///< how often the launcher has restarted the job
 
   /// Returns the key of a connection whose sides have these nonces.
   MacKey connection_key(std::string_view member_nonce, std::string_view server_nonce) const;

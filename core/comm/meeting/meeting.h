@@ -23,16 +23,16 @@ namespace tessera::internal {
 /// ~~~~~~~~~~~~~~
 /// Rank 0 listens at the place. The others connect to it and say who they are (Hello). When all
 /// ranks have come, rank 0 opens the transport and tells the others how to enter it. Each rank says
-/// when it has entered; when all have, rank 0 says "go". Whatever goes wrong before that is one
-/// error on all ranks: a rank number that was given twice, ranks that differ, a death, a rank that
-/// gives up or whose time-out has passed, a transport that cannot be opened or entered. Rank 0
+/// when it has entered; when all have, rank 0 says "go". Whatever goes wrong before "go" fails all
+/// ranks with one error: a rank number that was given twice, ranks that differ, a death, a rank
+/// that gives up or whose time-out has passed, a transport that cannot be opened or entered. Rank 0
 /// finds the error or is told it, and tells all ranks. The end of a process closes its connection,
 /// so both sides notice it at once.
 ///
 /// Nothing in this folder uses LibTorch: a launcher may meet in the same way.
 
-/// How ranks communicate once they have met: rank 0 opens it, the others enter it. This base class
-/// does nothing, for ranks that need only their connections to rank 0.
+/// How ranks communicate once they have met. Rank 0 opens the transport, and the others enter it.
+/// This base class does nothing; it serves ranks that need only their connections to rank 0.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -40,28 +40,30 @@ class Transport {
   /// Returns true if the ranks must be on one host.
   virtual bool is_local() const { return false; }
 
-  /// Called by rank 0 after all ranks have connected; `pids` by rank. Returns what the others need
-  /// to enter. An error of open() or enter() becomes the error of all ranks.
+  /// Called by rank 0 after all ranks have connected. `pids`: the ranks' pids, by rank. Returns the
+  /// text with which the other ranks call enter(). An error of open() or enter() becomes the error
+  /// of all ranks.
   virtual absl::StatusOr<std::string> open(const std::vector<int>& /*pids*/) { return ""; }
-  /// Called by the others.
+  /// Called by the other ranks, with the text that open() returned on rank 0.
   virtual absl::Status enter(const std::string& /*text*/) { return absl::OkStatus(); }
 };
 
 /// Why ranks do not meet.
 struct MeetingFailure {
   std::string cause;
-  /// The place is wrong, or the system has none: the cause names what was given, what was expected
-  /// and the remedy. Otherwise all ranks that are connected give the same cause.
+  /// True if the place is wrong or the system refuses it, so that waiting does not help. The cause
+  /// then names what was given, what was expected and the remedy. If false, all ranks that are
+  /// connected give the same cause.
   bool is_place_wrong = false;
 };
 
 /// Options of one rank in a meeting.
 struct MeetingOptions {
   Hello own;
-  std::chrono::milliseconds timeout;  ///< for finding the place and meeting together
+  std::chrono::milliseconds timeout;  ///< for finding the place and meeting there, together
   Warn warn;
-  /// Called with the cause of a failure that this rank finds first, before the other ranks are
-  /// told. `culprit`: the rank that caused it, or -1 for this one.
+  /// Called when this rank is the first to find a failure, before the other ranks are told of it.
+  /// `culprit`: the rank that caused it, or -1 for this one.
   std::function<void(int culprit, const std::string& cause)> report;
 };
 
@@ -72,21 +74,22 @@ class Meeting {
   /// Throws MeetingFailure.
   Meeting(Place& place, Transport& transport, const MeetingOptions& options);
 
-  /// Uses the connections for a table that all ranks share; a thread of rank 0 serves it. A call of
-  /// the table blocks for at most `timeout`. Call make_table() on all ranks, and once.
+  /// Turns the connections into a table that all ranks share. A thread of rank 0 serves it. A call
+  /// of the table blocks for at most `timeout`. Every rank must call make_table() once.
   std::unique_ptr<SharedTable> make_table(std::chrono::milliseconds timeout) &&;
 
  private:
-  /// Rank 0 has a Server, every other rank a Connection.
+  /// How this rank takes part: rank 0 has a Server, every other rank a Connection.
   using Side = std::variant<std::unique_ptr<Server>, std::unique_ptr<Connection>>;
   class Search;
   class Admission;
   class Attendance;
 
-  /// Rank 0 listens at the place. If another rank 0 listens there, connects to that one instead, so
-  /// that both report the conflict. The others wait for rank 0 and enter. At the deadline the
-  /// failure says what was found: an unknown host name, a closed port, no answer, a program that is
-  /// not a rank of this job, a stopped process.
+  /// On rank 0, listens at the place. If another rank 0 already listens there, this one connects to
+  /// it instead, so that both report the conflict. On the other ranks, waits for rank 0 and
+  /// connects to it. Throws MeetingFailure: immediately if waiting does not help (is_place_wrong),
+  /// otherwise if this has not succeeded by `end`. It says what was found: an unknown host name, a
+  /// closed port, no answer, a program that is not a rank of this job, a stopped process.
   static Side arrive(Place& place, const MeetingOptions& options, Deadline end);
 
   /// Rank 0's part: decides which processes are the ranks, and whether all have entered the

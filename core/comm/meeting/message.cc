@@ -30,8 +30,8 @@ std::optional<Message> Message::from_bytes(std::string_view bytes) {
   message.kind = static_cast<uint8_t>(bytes[0]);
   bytes.remove_prefix(1);
   const auto count = take_number(bytes);
-  // Each field takes at least four bytes, so a count that does not fit into the bytes is refused
-  // before memory is reserved.
+  // Every field takes at least four bytes, for its length. So a count that the remaining bytes
+  // cannot hold is refused before memory is reserved for it.
   if (!count || *count > kMaxFields || *count > bytes.size() / sizeof(uint32_t)) {
     return std::nullopt;
   }

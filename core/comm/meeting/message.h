@@ -13,30 +13,33 @@ namespace tessera::internal {
 /// The protocol's name and version, which both sides of a connection must have.
 inline constexpr const char* kMeetingProtocol = "tessera meeting 2";
 
-/// The kinds of messages in a meeting (Message::kind). A connection begins with the first four, in
-/// order: both sides send a nonce, then the member and then the server prove, by a frame with a
-/// MAC, that they know the key.
+/// The kinds of messages in a meeting (values of Message::kind). A connection begins with messages
+/// of the first four kinds, in this order. The nonces come first. Then the member, and after it the
+/// server, sends a frame with a MAC, which proves that the sender knows the key.
 enum class MessageKind : uint8_t {
   kMemberNonce = 101,  ///< protocol, nonce
   kServerNonce = 102,  ///< protocol, nonce
   kMember = 103,       ///< the member's Hello
   kServer = 104,       ///< the Hello of rank 0
-  kEnter = 105,        ///< from the server: what Transport::open() made
+  kEnter = 105,        ///< from the server: the text that Transport::open() returned
   kEntered = 106,      ///< from a member: it has entered the transport
   kGo = 107,           ///< from the server: all ranks have entered
   kGaveUp = 108,       ///< from a member: why it leaves
-  kTimedOut = 109,     ///< from a member: its time-out in milliseconds, which has passed
+  kTimedOut = 109,     ///< from a member whose time-out has passed: the time-out in milliseconds
   kFailure = 110,      ///< from the server: why the ranks do not meet
-  kNote = 111,         ///< in a store: a secret, rank 0's port, its addresses (StorePlace)
+  /// Not sent but written to a store: a secret, rank 0's port and its addresses (StorePlace).
+  kNote = 111,
 };
 
-/// Local. append_number() appends 32 bits, little-endian. take_number() removes such a number from
-/// the front, or returns nullopt if there are fewer bits.
+/// Local. append_number() appends `number` as 32 bits, little-endian. take_number() removes such a
+/// number from the front of `bytes` and returns it; it returns nullopt if there are fewer than 32
+/// bits.
 void append_number(std::string& bytes, uint32_t number);
 std::optional<uint32_t> take_number(std::string_view& bytes);
 
-/// A message of the meeting: a kind and some texts. Encoded as the kind, the number of texts (32
-/// bits), and each text after its length (32 bits), little-endian.
+/// A message of the meeting: a kind and some texts. It is encoded as the kind (8 bits), the number
+/// of texts, and for each text its length and its bytes. Numbers and lengths have 32 bits,
+/// little-endian.
 struct Message {
   static constexpr size_t kMaxFields = 65536;
 
@@ -48,7 +51,7 @@ struct Message {
   static Message of(Kind kind, std::vector<std::string> fields = {}) {
     return {.kind = static_cast<uint8_t>(kind), .fields = std::move(fields)};
   }
-  /// Returns true if it is of this kind and has that many fields.
+  /// Returns true if the message is of `of_kind` and has `count` fields.
   template <typename Kind>
   bool is(Kind of_kind, size_t count) const {
     return kind == static_cast<uint8_t>(of_kind) && fields.size() == count;

@@ -11,7 +11,8 @@
 namespace tessera::internal {
 namespace {
 
-// How soon the thread notices that it is to end.
+// How long serve() waits for requests at a time. After each wait the thread checks whether it is to
+// end.
 constexpr auto kSlice = std::chrono::milliseconds(50);
 
 }  // namespace
@@ -28,7 +29,7 @@ ServedTable::~ServedTable() {
 void ServedTable::serve() {
   const auto answer = [this](const Server::Event& event) {
     const bool is_request =
-        event.message && !event.message->is(MessageKind::kMember, 1);  // its Hello
+        event.message && !event.message->is(MessageKind::kMember, 1);  // kMember is the Hello
     if (is_request) server_->send(event.member, reply(*event.message));
   };
   while (!is_to_end_.load()) {

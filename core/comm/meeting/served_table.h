@@ -14,12 +14,13 @@
 
 namespace tessera::internal {
 
-/// Rank 0's side of a table that the ranks of a job share: a thread answers the others.
+/// Rank 0's side of the table that the ranks of a job share. The table is in rank 0's memory, and a
+/// thread of rank 0 answers the other ranks' requests.
 class ServedTable final : public JobTable {
  public:
   /// Local. Throws std::runtime_error if the system has no thread left.
   explicit ServedTable(std::unique_ptr<Server> server);
-  /// Waits up to a second for the others to disconnect.
+  /// Waits up to a second for the other ranks to disconnect, and answers their requests until then.
   ~ServedTable() override;
 
  private:

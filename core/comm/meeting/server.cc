@@ -42,7 +42,7 @@ struct Server::Session {
   Framing framing{Framing::Side::kServer};
   Stage stage = Stage::kNonce;
   Clock::time_point prove_by;
-  std::string outgoing;  // bytes on their way out
+  std::string outgoing;  // bytes still to be sent
 };
 
 Server::Server(std::unique_ptr<Listener> listener, Credentials credentials, Hello self, Warn warn)
@@ -88,7 +88,7 @@ void Server::poll_once(std::chrono::milliseconds patience) {
   if (listens && waiting[place].revents != 0) accept_all();
 }
 
-/// Returns true if another connection may come in and try.
+/// Returns true if there is room for another connection that has not proved itself.
 bool Server::has_room() const {
   const auto count = absl::c_count_if(sessions_, std::mem_fn(&Session::is_unproven));
   return static_cast<size_t>(count) < kMaxUnproven && sessions_.size() < kMaxMembers + kMaxUnproven;
@@ -101,7 +101,9 @@ void Server::accept_all() {
       sessions_.emplace_back(next_member_++, std::move(arrived));
       continue;
     }
-    if (errno != EMFILE && errno != ENFILE) return;  // poll reports further ones
+    // Unless the limit of open files is the reason, returning is enough: poll() reports the next
+    // connection.
+    if (errno != EMFILE && errno != ENFILE) return;
     if (!std::exchange(has_warned_of_limit_, true)) {
       warn_(absl::StrCat("[rendezvous] ", self_.name(),
                          ", where the ranks meet, cannot let others in (", std::strerror(errno),

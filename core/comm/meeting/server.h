@@ -17,11 +17,11 @@
 namespace tessera::internal {
 
 /// Rank 0's side of a meeting. It listens, admits processes that prove that they belong to the job
-/// (members), and exchanges messages with them. Any process may connect and send anything: a
-/// connection that does not prove within seconds that it belongs to the job is closed. The number
-/// of connections without a proof is limited; further connections wait until they are accepted.
-/// Connections that fail to prove themselves are counted, and `warn` is called for the first; they
-/// never end the job. One thread at a time.
+/// (they are then called members), and exchanges messages with them. Any process may connect and
+/// send anything: a connection that does not prove within seconds that it belongs to the job is
+/// closed. At most kMaxUnproven connections without a proof are open; further ones wait to be
+/// accepted. Connections that fail to prove themselves are counted, and `warn` is called for the
+/// first of them; they never end the job. Only one thread may use the server at a time.
 class Server {
  public:
   static constexpr size_t kMaxUnproven = 128;
@@ -30,14 +30,15 @@ class Server {
 
   /// A member's number in this server.
   using Member = int64_t;
-  /// A message from a member, or nullopt if the member has disconnected. The first message of each
-  /// member is its proof (kMember).
+  /// What has happened to a member: it has sent `message` or, if that is nullopt, has disconnected.
+  /// The first message of each member is its proof (kMember).
   struct Event {
     Member member;
     std::optional<Message> message;
   };
 
-  /// Local. `self` is sent to every member.
+  /// Local. `self`: the description of this process that every member gets. `warn` is called with
+  /// texts for the user.
   Server(std::unique_ptr<Listener> listener, Credentials credentials, Hello self, Warn warn);
   /// Calls finish().
   ~Server();
@@ -56,7 +57,7 @@ class Server {
   void stop_listening();
 
   /// Local. Waits up to a second for the members to disconnect, because they may have a message to
-  /// read, and answers what they still send. Then closes the remaining connections.
+  /// read, and passes what they still send to `answer`. Then closes the remaining connections.
   void finish(const std::function<void(const Event&)>& answer);
 
   /// Returns how many connections were closed without a proof that they belong to the job.

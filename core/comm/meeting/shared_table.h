@@ -9,7 +9,8 @@
 
 namespace tessera::internal {
 
-/// Requests of a rank to the job's table: Message::kind of a request.
+/// The kinds of requests that a rank sends to the table of its job (values of Message::kind), with
+/// the texts that each carries.
 enum class RequestKind : uint8_t {
   kSet = 1,       ///< key, text
   kSetFirst = 2,  ///< key, text
@@ -18,16 +19,16 @@ enum class RequestKind : uint8_t {
   kErase = 5,     ///< key
 };
 
-/// Message::kind of a reply.
+/// The kinds of replies of the table (values of Message::kind).
 enum class ReplyKind : uint8_t {
   kNo = 0,     ///< there is no such key, or not all of the keys are there
-  kYes = 1,    ///< done; with the text, if the request asks for one
+  kYes = 1,    ///< done; with the text that the key has, if the request asks for it
   kWrong = 2,  ///< unknown request, or no room; with a text that says why
 };
 
-/// Texts under keys that all ranks of a job read and write. No call waits for a rank to do
-/// something. All calls throw std::runtime_error if the table cannot be reached or is full.
-/// Thread-safe.
+/// Texts under keys, which all ranks of a job read and write. A call never waits for another rank
+/// to set something. All calls throw std::runtime_error if the table cannot be reached, and those
+/// that set a text also if the table is full. Thread-safe.
 class SharedTable {
  public:
   virtual ~SharedTable() = default;
@@ -40,7 +41,7 @@ class SharedTable {
   virtual bool has(const std::vector<std::string>& keys);
   virtual void erase(const std::string& key);
 
-  /// Returns the table's reply to any message.
+  /// Returns the table's reply to `request`; a kWrong if that is not a valid request.
   virtual Message reply(const Message& request) = 0;
 
  private:

@@ -52,7 +52,8 @@ void set_up(int socket) {
   set(IPPROTO_TCP, TCP_KEEPCNT, 4);
 }
 
-/// Returns 0 once it is connected, else the system's reason; ETIMEDOUT at the deadline.
+/// Waits until `socket` is connected. Returns 0, or the system's error number; ETIMEDOUT at the
+/// deadline.
 int finish_connecting(int socket, Deadline deadline) {
   pollfd waiting{socket, POLLOUT, 0};
   int ready;
@@ -94,7 +95,8 @@ absl::StatusOr<TcpAddress> TcpAddress::resolve(const std::vector<std::string>& h
 
 absl::StatusOr<TcpAddress> TcpAddress::own_towards(const TcpAddress& other) {
   for (const Socket& far : other.sockets_) {
-    const FileDescriptor socket = new_socket(far.family, SOCK_DGRAM);  // sends nothing
+    // A datagram socket: connecting it sends nothing, but makes the kernel choose a route.
+    const FileDescriptor socket = new_socket(far.family, SOCK_DGRAM);
     sockaddr_storage own{};
     socklen_t length = sizeof(own);
     if (!socket.is_open() || ::connect(socket.get(), far.address(), far.length()) != 0 ||
@@ -157,11 +159,12 @@ absl::StatusOr<std::unique_ptr<Listener>> TcpAddress::listen() const {
         ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
         ::bind(socket.get(), own.address(), own.length()) == 0 &&
         ::listen(socket.get(), SOMAXCONN) == 0) {
-      set_up(socket.get());  // connections inherit it
+      set_up(socket.get());  // connections inherit the options
       return std::make_unique<Listener>(std::move(socket), Listener::Kind::kTcp);
     }
     reason = errno;
-    // Members try the addresses of a name in this order, and would find the other program.
+    // Does not listen at a later address of the same name: members try the addresses in this order,
+    // and would find the other program first.
     if (reason == EADDRINUSE) return absl::AlreadyExistsError("another program uses it");
   }
   return absl::UnavailableError(std::strerror(reason));

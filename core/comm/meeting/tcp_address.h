@@ -14,30 +14,33 @@
 
 namespace tessera::internal {
 
-/// A TCP port of a host, where ranks of several hosts meet.
+/// A TCP port of one host, at all addresses of the host that are known. Ranks of several hosts meet
+/// there.
 class TcpAddress {
  public:
-  /// Local, but asks the resolver, for as long as that takes. Returns the addresses of one process
-  /// on the machine that `hosts` name. connect() tries the addresses in this order. Unknown names
-  /// are left out. NotFound, with the resolver's reason, if all are unknown.
+  /// Local, but waits for the resolver. Returns port `port` at all addresses of `hosts`, which are
+  /// names of one machine. connect() tries the addresses in this order. Leaves out unknown names.
+  /// Returns NotFound, with the resolver's reason, if all are unknown.
   static absl::StatusOr<TcpAddress> resolve(const std::vector<std::string>& hosts, int port);
 
-  /// Local. Returns this machine's address on the route to `other`, with a port that the kernel
-  /// chooses. Unavailable if there is no route.
+  /// Local. Returns the address of this machine from which packets to `other` are sent. Its port is
+  /// 0, so the kernel chooses a port in listen(). Returns Unavailable if there is no route to
+  /// `other`.
   static absl::StatusOr<TcpAddress> own_towards(const TcpAddress& other);
 
   /// Returns true if no other machine can reach this address.
   bool is_loopback() const;
 
-  /// Local, but waits for the other side until `deadline`. NotFound if no process listens there,
-  /// DeadlineExceeded if nothing answers, Unavailable with the system's reason.
+  /// Local, but waits for the other side until `deadline`. Returns NotFound if no process listens
+  /// at the address, DeadlineExceeded if nothing answers, and otherwise Unavailable with the
+  /// system's reason.
   absl::StatusOr<FileDescriptor> connect(Deadline deadline) const;
 
-  /// Local. Listens at this address only. AlreadyExists if another program listens there already,
-  /// Unavailable with the system's reason if it is not an address of this machine.
+  /// Local. Listens at this address only. Returns AlreadyExists if another program listens there
+  /// already, Unavailable with the system's reason if it is not an address of this machine.
   absl::StatusOr<std::unique_ptr<Listener>> listen() const;
 
-  /// "10.0.0.1:29500".
+  /// Returns the first address and the port, such as "10.0.0.1:29500".
   std::string text() const;
 
  private:
@@ -51,15 +54,16 @@ class TcpAddress {
   std::vector<Socket> sockets_;
 };
 
-/// Local. The address and port at which a listener listens: "10.0.0.1", 29500.
+/// A numeric address and a port, such as "10.0.0.1" and 29500.
 struct TcpEndpoint {
   std::string host;
   int port = 0;
 };
+/// Local. Returns the address and port at which `listener` listens.
 TcpEndpoint endpoint_of(const Listener& listener);
 
-/// Local. Returns the addresses at which other machines may reach this one; if there are none,
-/// those of the loopback device.
+/// Local. Returns the addresses at which other machines may reach this one; if there are none, the
+/// addresses of the loopback device.
 std::vector<std::string> own_hosts();
 
 }  // namespace tessera::internal

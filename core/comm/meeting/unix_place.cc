@@ -21,13 +21,15 @@ namespace {
 
 std::string directory_of(const std::string& path) { return path.substr(0, path.rfind('/') + 1); }
 
-/// A socket address holds 107 bytes, so a longer path goes through its directory, which is open.
+/// Returns a short path of the file `path`: it leads through `directory`, a descriptor of that
+/// file's directory. A socket address has room for only 107 bytes of path.
 std::string short_path(const std::string& path, int directory) {
   return absl::StrCat("/proc/self/fd/", directory, path.substr(path.rfind('/')));
 }
 
-/// Returns a socket that never blocks, for which `call` (bind, connect) has been called with this
-/// name; not open, with errno set, if the system refuses the socket or `call`.
+/// Makes a non-blocking socket and passes it, with the address of `name`, to `call` (bind or
+/// connect). `is_path`: `name` is a path, else an abstract name. If the system refuses the socket
+/// or the call, sets errno and returns a descriptor that is not open.
 template <typename Call>
 FileDescriptor socket_at(std::string name, bool is_path, Call call) {
   sockaddr_un address{};

@@ -25,8 +25,8 @@ class UnixPlace final : public Place {
   /// Does not block. Processes that begin to listen in one directory at the same moment take turns:
   /// returns Unavailable while another process has its turn.
   absl::StatusOr<std::unique_ptr<Listener>> listen(Deadline deadline) override;
-  /// Does not block. Returns NotFound if no process listens, Unavailable if that process accepts no
-  /// connection now.
+  /// Does not block. Returns NotFound if no process listens. Returns Unavailable if a process
+  /// listens but accepts no connection now.
   absl::StatusOr<FileDescriptor> connect(Deadline deadline) override;
   Credentials credentials() const override { return credentials_; }
   /// Returns the path, or "@name".

@@ -38,7 +38,8 @@ class Communicator {
   int draw_tag() { return last_tag_ = last_tag_ < largest_tag_ ? last_tag_ + 1 : 1; }
   void release() { calls_.release(&comm_); }
 
-  /// Throws c10::Error "MPI_Isend: <MPI's text>" unless `code` is 0.
+  /// Throws c10::Error unless `code` is 0. Its text is "<function>: <MPI's text>", where `function`
+  /// is a name such as "MPI_Isend".
   void check(int code, std::string_view function) const {
     if (code == 0) return;
     before_error_();
@@ -47,8 +48,8 @@ class Communicator {
     TORCH_CHECK(false, function, ": ", text);
   }
 
-  /// Tests the request. If it has completed, returns the rank that sent the message (any number for
-  /// a send).
+  /// Returns nullopt if the request has not completed. If it has, returns the rank that sent the
+  /// message; if the request is a send, the number has no meaning.
   std::optional<int> source_if_over(Handle& request) {
     int is_over = 0;
     int source = 0;

@@ -18,11 +18,11 @@ namespace tessera::internal::mpi {
 /// Every rank sends every other rank of the group an envelope with its call before it sends data.
 /// So each rank knows which ranks have called, compares all calls, and names the missing ranks.
 /// Small data travels in the envelope itself. Larger data is sent with a tag that the sender has
-/// drawn for this call and put into the envelope. So groups need no communicators of their own. To
-/// make one blocks, the ranks' threads may make groups in different orders, and MPI libraries have
-/// room for few communicators. A world has one communicator, whose tag 0 is for envelopes. Only
-/// point-to-point messages are used, because an MPI collective cannot be cancelled when a rank does
-/// not come, and does not report its progress.
+/// drawn for this call and put into the envelope. So groups need no communicators of their own.
+/// (Making a communicator blocks, the ranks' threads may make groups in different orders, and MPI
+/// libraries have room for few communicators.) A world has one communicator, whose tag 0 is for
+/// envelopes. Only point-to-point messages are used, because an MPI collective cannot be cancelled
+/// when a rank does not come, and does not report its progress.
 struct Envelope {
   enum class Kind : uint32_t {
     kCall = 1,  ///< a collective of the group
@@ -33,20 +33,22 @@ struct Envelope {
                 ///< still end well: Note [Failure]
     kLost,      ///< a rank has died: the world has failed, and no call ends well
     kEnded,     ///< the sender has left the world; its last envelope
-    kRead,      ///< a request for a part of a window, with number `number`
-    kAnswer,    ///< the answer to a kRead
+    kRead,      ///< a request for a part of a window; `number` is the number of the request
+    kAnswer,    ///< the answer to the kRead with the same number
     kClosed,    ///< the sender has destroyed its window `number`
   };
   static constexpr int64_t kPayloadBytes = 512;
   static constexpr size_t kCauseBytes = 672;
 
   Kind kind = Kind::kCall;
-  int32_t data_tag = 0;    ///< tag of the data that follows
-  int64_t data_bytes = 0;  ///< size of a message or an answer, even if it is inside
-  uint64_t group = 0;      ///< group_key()
+  int32_t data_tag = 0;  ///< tag of the data that follows
+  /// The size of a message or an answer, even if its data is inside the envelope.
+  int64_t data_bytes = 0;
+  uint64_t group = 0;  ///< group_key()
   int64_t number = -1;
   CallRecord record;
-  uint32_t cause_length = 0;                 ///< length of the whole cause; `bytes` may cut it
+  /// The length of the whole cause, of which `bytes` may hold only the beginning.
+  uint32_t cause_length = 0;
   alignas(int64_t) char bytes[kCauseBytes];  ///< the cause of a failure, or a payload
 
   /// Returns true if `bytes` bytes of data travel inside the envelope.
@@ -67,8 +69,8 @@ struct Received {
   Envelope envelope;
 };
 
-/// Returns the number that identifies a group in envelopes, from the text of how it is made. Equal
-/// on all ranks of the group, never 0.
+/// Returns the number that identifies a group in envelopes. It is a hash of `how`, the text that
+/// says how the group was made, so it is equal on all ranks of the group. It is never 0.
 inline uint64_t group_key(std::string_view how) { return std::max<uint64_t>(hash_of_tag(how), 1); }
 
 }  // namespace tessera::internal::mpi

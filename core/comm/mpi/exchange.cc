@@ -37,8 +37,8 @@ void Exchange::receive(int from, char* data, int64_t bytes, int64_t most) {
   }
 }
 
-/// open_ has the messages in the order in which they began. Testing one message lets MPI advance
-/// all of them.
+/// Tests the messages in the order in which they began, which is their order in open_, until one
+/// has not completed. Testing one message lets MPI advance all of them.
 bool Exchange::is_over_but_for(int64_t steps) {
   while (!open_.empty() && communicator_.is_over(open_.front().request)) open_.pop_front();
   return open_.empty() || open_.front().step > step_ - steps;

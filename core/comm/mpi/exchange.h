@@ -16,8 +16,8 @@ namespace tessera::internal::mpi {
 /// progress thread only.
 class Exchange {
  public:
-  /// `world_ranks[r]` is the world rank of the group's rank r. This rank sends with `own_tag`. The
-  /// references must outlive the exchange.
+  /// `world_ranks[r]` is the world rank of the group's rank r. `own_tag`: the tag with which this
+  /// rank sends. `communicator` and `world_ranks` must outlive the exchange.
   Exchange(Communicator& communicator, const std::vector<int>& world_ranks, int own_tag);
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
@@ -37,7 +37,8 @@ class Exchange {
 
   /// Tests the messages. Returns true if all have completed.
   bool is_over() { return is_over_but_for(0); }
-  /// Tests the messages. Returns true if all have completed except those of the last `steps` steps.
+  /// Tests the messages. Returns true if all have completed, not counting the messages of the last
+  /// `steps` steps.
   bool is_over_but_for(int64_t steps);
   /// Begins the next step. Messages that start from now on belong to it.
   void begin_step() { ++step_; }
@@ -62,8 +63,8 @@ class Exchange {
   int64_t step_ = 0;
 };
 
-/// An exchange with one rank of the world, which has number 0 in it, and the memory of the data.
-/// Both ranks send with `tag`.
+/// An exchange between this rank and one other rank of the world, and the memory of the data. The
+/// other rank has number 0 in the exchange. Both ranks send with `tag`.
 struct PairExchange {
   PairExchange(Communicator& communicator, int world_rank, int tag, at::Tensor kept)
       : ranks{world_rank}, memory(std::move(kept)), exchange(communicator, ranks, tag) {

@@ -29,7 +29,7 @@ constexpr const char* kModuleRemedy =
 /// A family of MPIs that share a binary interface.
 struct Abi {
   std::string name;
-  std::vector<std::string> files;  ///< the names of its library
+  std::vector<std::string> files;  ///< The file names that libraries of the family have.
   std::vector<std::string> signs;  ///< variables that its launchers set
 };
 
@@ -55,8 +55,9 @@ std::vector<std::string> files_to_try() {
     if (named == abi.name) return abi.files;
   }
   if (!named.empty()) return {named};
-  // With another MPI than the launcher's, every process would be a world of one rank. Variables of
-  // an outer launcher may be set, too, so the variable that gives the rank comes first.
+  // The MPI must be the launcher's: with another MPI every process would be a world of one rank.
+  // Variables of an outer launcher may be set, too, so the variable that gives this process its
+  // rank is considered first.
   const auto environment = read_environment(process_environment, {.store = false});
   const std::string says_rank = environment.ok() ? environment->rank_variable : std::string();
   for (const Abi& abi : abis()) {
@@ -114,7 +115,8 @@ absl::StatusOr<const Calls*> load_library() {
   static std::mutex mutex;
   const std::lock_guard<std::mutex> lock(mutex);
   static absl::StatusOr<const Calls*> opened = absl::UnknownError("not opened yet");
-  if (!opened.ok()) opened = load();  // a process can have only one MPI
+  if (!opened.ok())
+    opened = load();  // If an MPI is open, it stays: a process can have only one MPI.
   return opened;
 }
 

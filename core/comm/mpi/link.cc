@@ -12,24 +12,27 @@
 namespace tessera::internal::mpi {
 namespace {
 
-/// A transfer that was given up, kept until MPI has ended it.
+/// A transfer that was given up, with the call's tensors. Both are kept until MPI has ended the
+/// transfer's messages.
 struct Abandoned {
   std::unique_ptr<internal::Transfer> transfer;
   Collective collective;
 };
 
-/// Returns true if the last messages of `op` use only the call's own memory.
+/// Returns true if the last messages of `op` use only this call's own memory, so that the next call
+/// may begin before they have arrived.
 bool is_stream(Op op) {
   return op == Op::kAllReduce || op == Op::kReduceScatter || op == Op::kAllGather;
 }
 
-/// This rank's part in a collective of a group: the steps of its data, one after the other.
+/// This rank's part in a collective of a group: it moves the data in steps, one after the other.
 ///
 /// Note [Calls that follow]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~
-/// Calls end in order. But the last messages of a call take a while to arrive, and the link would
-/// be idle until both ranks have seen them arrive. So the next call begins once all messages of
-/// this call have been started, if the last of them use only this call's own memory (is_stream()).
+/// Calls end in order. But the last messages of a call take a while to arrive, and the network
+/// would be idle until sender and receiver know that they have arrived. So the next call begins
+/// once all messages of this call have been started, if the last of them use only this call's own
+/// memory (is_stream()).
 class CallTransfer final : public Transfer {
  public:
   CallTransfer(Link& link, Call& call) : link_(link), call_(call), ranks_(link.ranks()) {}
@@ -71,7 +74,7 @@ class CallTransfer final : public Transfer {
                          .scratch = link_.scratch()});
   }
 
-  /// Takes as many steps as can begin now. Returns true if there are no more.
+  /// Starts all steps that can start now. Returns true if no step is left.
   bool take_steps() {
     while (steps_ != nullptr && exchange_->is_over_but_for(steps_->lag())) {
       exchange_->begin_step();
@@ -82,7 +85,7 @@ class CallTransfer final : public Transfer {
 
   Link& link_;
   Call& call_;
-  // MPI may still use these after the call was given up.
+  // Kept alive by the transfer, because MPI may still use these after the call was given up.
   const std::shared_ptr<Ranks> ranks_;
   std::shared_ptr<const Round> round_;
   std::unique_ptr<Exchange> exchange_;
@@ -163,8 +166,9 @@ std::string Link::activity_of(int rank) const {
   return world().is_neighbour(number) ? process_activity(world().place(number).pid) : "";
 }
 
-/// Another rank that has not left counts as having finished the calls that it has begun and that
-/// are finished here.
+/// Returns how many calls `rank` has finished, as far as this rank knows. Another rank reports how
+/// many calls it has finished only when it leaves. Until then this counts the calls that `rank` has
+/// begun and this rank has finished.
 int64_t Link::finished_by(int rank) const {
   if (has_left(rank)) return ranks_->told(rank).left_after;
   return rank == this->rank() ? finished_ : std::min(finished_, called_by(rank));
@@ -199,8 +203,8 @@ bool Link::fail_world(std::string_view cause) noexcept {
   return true;
 }
 
-/// Reports a failure first, because the other ranks would otherwise see only that this one has
-/// left.
+/// Tells the other ranks that this rank leaves the group. If the group has failed, it tells them
+/// the failure first, because they would otherwise see only that this rank has left.
 void Link::leave() noexcept {
   if (std::exchange(is_gone_, true)) return;
   world().guard([this] {
@@ -213,8 +217,8 @@ void Link::leave() noexcept {
   });
 }
 
-/// Wakes the progress thread. If that thread has ended, the caller ends the calls that are under
-/// way.
+/// Wakes the progress thread. If that thread has ended, the calling thread itself ends the calls
+/// that are under way.
 void Link::wake() {
   if (Progress::instance().wake()) return;
   if (const auto member = member_.lock()) member->go_on();

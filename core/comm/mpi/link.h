@@ -26,11 +26,11 @@ class Transfer : public internal::Transfer {
   virtual Exchange* exchange() = 0;
 };
 
-/// Ranks that communicate by MPI between CPUs, on any number of hosts. The process's progress
-/// thread (Progress) advances their calls. Sums have the same bits as those of the shm backend
-/// (Note [Traffic]). Windows are served by the owners' progress threads (Note [Windows over MPI]);
-/// there are no shared buffers. A group that reduces holds 8 MiB, or 32 KiB for each rank if that
-/// is more.
+/// The link of a group whose ranks communicate by MPI, on CPUs of any number of hosts. The
+/// process's progress thread (Progress) advances its calls. Sums have the same bits as those of the
+/// shm backend (Note [Traffic]). A read from a window is answered by the progress thread of the
+/// rank that owns the memory (Note [Windows over MPI]). There are no shared buffers. A group that
+/// reduces holds 8 MiB, or 32 KiB for each rank if that is more.
 class Link final : public internal::Link {
  public:
   explicit Link(std::shared_ptr<Ranks> ranks);
@@ -90,7 +90,7 @@ class Link final : public internal::Link {
   void wake() override;
   void attach(std::weak_ptr<Member> member) override;
 
-  // For transfers, on the progress thread.
+  // The functions below are for transfers. Only the progress thread may call them.
 
   World& world() const { return ranks_->world(); }
   const std::shared_ptr<Ranks>& ranks() const { return ranks_; }
@@ -101,13 +101,14 @@ class Link final : public internal::Link {
   at::Tensor& scratch() { return scratch_; }
   /// Returns how many calls have finished on this rank.
   int64_t finished() const { return finished_; }
-  /// Makes the window or the subgroup's link that `call` asks for. Called once all ranks have
-  /// called.
+  /// Makes the window or the subgroup's link that `call` asks for. May be called only after every
+  /// rank has made this call.
   void open(Call& call);
-  /// Returns true, once, after rank `rank` has acknowledged the data sent to it with this tag.
+  /// Returns true if rank `rank` has acknowledged the data that was sent to it with this tag.
+  /// Forgets the acknowledgement, so it returns true only once for each.
   bool take_receipt(int rank, int data_tag) { return receipts_.erase({rank, data_tag}) != 0; }
 
-  // For the world.
+  // The functions below are for the World of this group.
 
   uint64_t key() const { return ranks_->key(); }
   void take(int world_rank, const Envelope& envelope);
@@ -130,10 +131,12 @@ class Link final : public internal::Link {
   std::weak_ptr<Member> member_;
   std::map<int64_t, std::shared_ptr<Round>> rounds_;  // by sequence
   int64_t finished_ = 0;
-  std::map<const void*, std::unique_ptr<Received>> arrived_;  // messages that no call has received
-  std::deque<Received*> new_;               // in arrived_, not returned by next_arrival() yet
-  std::set<std::pair<int, int>> receipts_;  // rank and tag
-  bool is_gone_ = false;                    // this rank has left
+  // Messages that no call has received yet, by the address of the Received.
+  std::map<const void*, std::unique_ptr<Received>> arrived_;
+  std::deque<Received*> new_;  // in arrived_, not returned by next_arrival() yet
+  std::set<std::pair<int, int>>
+      receipts_;          // acknowledged data: the receiving rank and the data's tag
+  bool is_gone_ = false;  // this rank has left
 };
 
 }  // namespace tessera::internal::mpi

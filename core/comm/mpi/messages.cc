@@ -1,5 +1,6 @@
-// Messages between two ranks of a group. MPI keeps the order of envelopes between two ranks, and
-// the tag of a message's data is in its envelope.
+// Messages between two ranks of a group. A message is an envelope, which holds the data if it fits.
+// Otherwise the envelope holds a tag, and the data follows in a second MPI message with that tag.
+// MPI keeps the order of the envelopes between two ranks.
 #include <optional>
 #include <utility>
 
@@ -13,11 +14,12 @@ namespace tessera::internal::mpi {
 
 namespace {
 
-/// One message. A large send has finished when the receiver acknowledges it. MPI's completion is
-/// not enough, because MPI also moves data that a failed receiver drains.
+/// The sending or receiving of one message. A large send is over only when the receiver has
+/// acknowledged the data. It is not enough that MPI has completed the send: MPI completes it even
+/// if the receiver has failed and only drains the data.
 class MessageTransfer final : public Transfer {
  public:
-  /// `data_tag` is the sender's.
+  /// `data_tag`: the tag that the sender has drawn for the data.
   MessageTransfer(Link& link, int peer, int data_tag, bool sends, bool is_large)
       : link_(link), peer_(peer), data_tag_(data_tag), sends_(sends), is_large_(is_large) {}
 
@@ -74,7 +76,7 @@ std::unique_ptr<internal::Transfer> Link::send(const Call& call) {
   if (is_inside) copy_bytes(envelope.payload(), data_of(tensor), bytes);
   const bool has_left = this->has_left(to);
   if (!has_left) ranks_->send(envelope, to);
-  if (is_large) {  // a rank that has left never receives it
+  if (is_large) {  // if the receiver has left, it never acknowledges this send
     auto sent = std::make_unique<MessageTransfer>(*this, to, envelope.data_tag, /*sends=*/true,
                                                   /*is_large=*/true);
     if (!has_left) sent->move(tensor);

@@ -17,22 +17,28 @@
 namespace tessera::internal::mpi {
 namespace {
 
-// How often the thread yields its core between polls before it sleeps, and how long it sleeps.
-// Ranks often outnumber cores, and the ranks that this one waits for need the cores.
+// How the thread waits while something is under way: it yields its core after each of the first
+// kYields polls in a row that find no progress. After each later one it sleeps: for kShortSleep, or
+// from the kLongAfter-th on for kLongSleep. It gives up its core because ranks often outnumber
+// cores, and the ranks that this one waits for need a core, too.
 constexpr int kYields = 100;
 constexpr auto kShortSleep = std::chrono::microseconds(50);
 constexpr int kLongAfter = 2000;
 constexpr auto kLongSleep = std::chrono::milliseconds(1);
-// While this rank only serves other ranks, whose requests come in clumps. A poll costs about 12 us
-// of a core that may have other work; a late poll delays a reader.
+// How the thread waits while this rank only serves reads of other ranks: it sleeps for kShortSleep
+// after each of the first kClump polls without a request, because requests come in clumps, and for
+// kRequestSleep after later ones. From the kLongAfter-th on it sleeps for kLongSleep. A poll costs
+// about 12 us of a core that may have other work; a late poll delays a reader.
 constexpr int kClump = 40;
 constexpr auto kRequestSleep = std::chrono::microseconds(500);
-// While nothing is expected.
+// How long the thread sleeps while nothing is expected.
 constexpr auto kIdleSleep = std::chrono::milliseconds(50);
-constexpr std::chrono::milliseconds kMaxWait = kMaxTimeOut;  // MPI_Finalize has no limit
-// How long the other ranks may take to leave after a failure of the world (kLinger) or of one of
-// its groups (kLingerOfGroup). After the failure of a group they may still have work to do. Both
-// times are longer than kGrace, within which calls may still end well.
+// How long to wait for other ranks: in effect without a limit, as MPI_Finalize does.
+constexpr std::chrono::milliseconds kMaxWait = kMaxTimeOut;
+// When this rank leaves its worlds after a failure: how long the other ranks may take to leave.
+// kLinger is for a failure of the world; kLingerOfGroup is for a failure of one of its groups,
+// after which ranks may still have work to do. Both times are longer than kGrace, the time in which
+// calls may still succeed.
 constexpr auto kLinger = internal::Link::kGrace + std::chrono::seconds(1);
 constexpr auto kLingerOfGroup = std::chrono::seconds(3);
 // Time for the launcher to read this rank's output. MPICH's launcher drops output that it has not
@@ -41,7 +47,7 @@ constexpr auto kBeforeAbort = std::chrono::milliseconds(100);
 // How much later than the others rank 0 finalises MPI. With MPICH 4.0 over UCX and TCP, ranks may
 // wait for each other in MPI_Finalize forever; with this delay that was never seen (docs/hosts.md).
 constexpr auto kLastOne = std::chrono::milliseconds(200);
-// Time for MPI_Finalize when all ranks have come to it.
+// How long MPI_Finalize may take once all ranks are about to call it.
 constexpr auto kPatience = std::chrono::seconds(5);
 
 }  // namespace
@@ -86,7 +92,10 @@ void Progress::run_soon(std::function<void()> job) {
 
 bool Progress::wake() {
   if (std::this_thread::get_id() == thread_.load(std::memory_order_relaxed)) {
-    has_moved_ = true;  // forces no other poll, because an application may call MPI now
+    // This thread is awake, and loop() looks at has_moved_ before it pauses. Setting is_woken_
+    // would end the next pause at once, even if nothing is left to do and the application may
+    // therefore call MPI.
+    has_moved_ = true;
     return true;
   }
   {
@@ -98,7 +107,8 @@ bool Progress::wake() {
   return true;
 }
 
-/// Waits between two polls, unless something under way has just moved.
+/// Waits until the next poll. `idle_rounds`: how many polls in a row have found no progress. If
+/// idle_rounds is 0, and something is under way or other ranks may read, returns at once.
 void Progress::pause(int idle_rounds) {
   bool is_busy = false;   // something is under way
   bool is_asked = false;  // other ranks may request parts of windows
@@ -127,8 +137,9 @@ void Progress::pause(int idle_rounds) {
   }
 }
 
-/// Returns true if the thread may poll. A thread that was woken for a call may find the call
-/// finished already. If the application may call MPI then, this thread must not.
+/// Returns true if the thread may poll. If it gives way to the application, it may poll only while
+/// something is under way, other ranks may read, or this rank is leaving a group: the call for
+/// which the thread was woken may have finished already, and the application may be calling MPI.
 bool Progress::has_to_look() const {
   return !gives_way() || std::any_of(worlds_.begin(), worlds_.end(), [](const auto& world) {
     return world->is_busy() || world->is_asked() || world->is_closing();
@@ -171,8 +182,8 @@ void Progress::ask_to_end() {
   changed_.notify_one();
 }
 
-/// If the process ends, ends all calls, so that no thread waits for one. Returns true once no job
-/// is left.
+/// Returns false until the process ends. Then ends all calls, so that no thread waits for a call,
+/// and returns true once no job is left.
 bool Progress::has_to_end() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -201,7 +212,8 @@ void Progress::leave_to_application(const Calls& calls) {
 }
 
 /// Returns true once all worlds have retired. Ends all ranks if a world has failed and its ranks do
-/// not leave in time. `failed`: when a failure was first seen; set here.
+/// not leave in time. `failed`: the time at which a call of this function first saw a failure; this
+/// function sets it.
 bool Progress::is_over(std::optional<Clock::time_point>& failed) {
   for (const auto& world : worlds_) {
     const std::string cause = world->any_failure();
@@ -232,7 +244,8 @@ void Progress::let_go(const char* cause) {
     });
   }
   while (!is_over(failed)) {
-    if (!look_at_worlds()) std::this_thread::sleep_for(kRequestSleep);  // others may still read
+    // Sleeps only briefly, because other ranks may still read this rank's windows.
+    if (!look_at_worlds()) std::this_thread::sleep_for(kRequestSleep);
   }
   for (const auto& world : all) world->set_failure(cause);
 }
@@ -241,8 +254,9 @@ void Progress::leave(const char* cause) {
   run([this, cause] { let_go(cause); }, kMaxWait);
 }
 
-/// Makes the ranks of each host leave, the last world first. Runs on the calling thread, because
-/// the progress thread must advance the calls that leave() waits for.
+/// For each world, the newest first: makes this rank leave the groups that the world's ranks on
+/// this host form among themselves. Runs on the calling thread, because the progress thread must
+/// meanwhile advance the calls that HostRanks::leave() waits for.
 void Progress::leave_hosts() {
   std::vector<std::shared_ptr<HostRanks>> hosts;
   run(
@@ -255,8 +269,8 @@ void Progress::leave_hosts() {
   }
 }
 
-/// Waits until all ranks have come here, by duplicating MPI_COMM_WORLD. Rank 0 then waits for
-/// kLastOne, too.
+/// Waits until all ranks have called this, by duplicating MPI_COMM_WORLD, which all ranks must do.
+/// Rank 0 then waits for kLastOne, so that it calls MPI_Finalize last.
 void Progress::await_ends() {
   Handle copy = 0;
   Handle request = 0;
@@ -272,8 +286,8 @@ void Progress::await_ends() {
   }
 }
 
-/// Waits for all ranks to end, at most for `others`, and for MPI_Finalize, at most for `own`.
-/// Returns true if both times were enough.
+/// Waits at most for `others` until all ranks are about to end. Then calls MPI_Finalize, and waits
+/// at most for `own` until it returns. Returns true if both times were long enough.
 bool Progress::finalizes(std::chrono::milliseconds others, std::chrono::milliseconds own) {
   if (!run([this] { await_ends(); }, others)) return false;
   return run([this] { owned_->finalize(); }, own);
@@ -284,8 +298,8 @@ void Progress::end() {
   leave_hosts();
   leave(kFinalised);
   if (has_failed_) {
-    // MPI_Finalize waits for the other ranks, and for the launcher's daemons, whose network may be
-    // gone.
+    // The waits are short here: MPI_Finalize waits for the other ranks, and for the launcher's
+    // daemons, whose network may be gone.
     if (finalizes(kLinger, kLinger)) return;
     std::fprintf(stderr,
                  "[mpi] this rank ends after a failure, without MPI_Finalize, which waits\n");

@@ -17,14 +17,16 @@
 
 namespace tessera::internal::mpi {
 
-/// Cause of the failure of calls that are under way, or begin, after the progress thread has ended.
+/// The cause with which a call fails if it is under way when the progress thread ends, or begins
+/// after that.
 inline constexpr const char* kProcessEnds = "this process ends";
 
-/// The only thread of the process that calls MPI, so MPI_THREAD_SERIALIZED is enough. While no call
-/// is under way, it polls for other ranks' requests: at least a thousand times a second if they may
-/// read windows, otherwise twenty times. In the latter case it sleeps instead if the application
-/// uses MPI itself at MPI_THREAD_SERIALIZED, because the application may then call MPI. The first
-/// call starts the thread.
+/// The progress thread: the only thread of the process in which Tessera calls MPI, so
+/// MPI_THREAD_SERIALIZED is enough. The first job starts it. While no call is under way, it polls
+/// for other ranks' requests: at least a thousand times a second if other ranks may read windows,
+/// otherwise twenty times. But if the application itself uses MPI at MPI_THREAD_SERIALIZED, the
+/// thread does not poll while no call is under way and no rank may read, because the application
+/// may then call MPI.
 ///
 /// Note [End of MPI]
 /// ~~~~~~~~~~~~~~~~~
@@ -35,9 +37,9 @@ inline constexpr const char* kProcessEnds = "this process ends";
 /// others.
 ///
 /// After a failure some ranks may never leave. So the wait is short, and MPI_Abort then ends all
-/// ranks. The wait for MPI_Finalize is short, too. Without a failure it is also short once all
-/// ranks have come to MPI_Finalize, because MPICH 4.0 over UCX and TCP may not return from it; the
-/// process then ends without it.
+/// ranks. The wait for MPI_Finalize is short, too. Without a failure this rank waits for the others
+/// without limit, and only the wait for MPI_Finalize after that is short: MPICH 4.0 over UCX and
+/// TCP may not return from it, and the process then ends without it.
 ///
 /// An MPI that the application has initialised is finalised by the application. This thread leaves
 /// its worlds in mpi::leave(), or else in the application's MPI_Finalize. The thread ends when the
@@ -45,32 +47,34 @@ inline constexpr const char* kProcessEnds = "this process ends";
 /// calling thread leaves the worlds.
 class Progress {
  public:
-  /// Never destroyed.
+  /// Returns the process's only Progress, which is never destroyed.
   static Progress& instance();
 
-  /// Any thread. Runs `job` on the thread, after earlier ones. It must not throw. Returns false,
-  /// and runs nothing, once the thread has ended.
+  /// Any thread. Has the progress thread run `job` after earlier jobs. `job` must not throw. If the
+  /// progress thread has ended, returns false and runs nothing.
   bool post(std::function<void()> job);
-  /// Runs `job` on the thread and waits for at most `timeout`. Returns false if `job` has not
-  /// finished by then; it may still finish later. Throws what `job` throws. Once the thread has
-  /// ended, the calling thread runs `job`.
+  /// Has the progress thread run `job`, and waits for at most `timeout`. Returns false if `job` has
+  /// not finished by then; it may still finish later. Throws what `job` throws. If the progress
+  /// thread has ended, the calling thread runs `job`.
   bool run(std::function<void()> job, std::chrono::milliseconds timeout);
-  /// Any thread. Runs `job` at once if called on the thread, else posts it.
+  /// Any thread. Runs `job` at once if this is the progress thread, else posts it.
   void run_soon(std::function<void()> job);
-  /// Any thread. Has the thread look at the worlds soon. Returns false once it has ended.
+  /// Any thread. Makes the progress thread look at the worlds soon. Returns false if that thread
+  /// has ended.
   bool wake();
   /// Any thread. Leaves all worlds, whose calls then fail with `cause`, and waits until the other
   /// ranks have left them, too. After that, Tessera does not call MPI until the next world is made.
   void leave(const char* cause);
-  /// On the thread. Advances `world` from now on.
+  /// For the progress thread: from now on it advances `world`.
   void attach(std::shared_ptr<World> world) { worlds_.push_back(std::move(world)); }
-  /// On the thread. Returns true if the application may call MPI while nothing is under way, so
-  /// that this thread must not.
+  /// For the progress thread: returns true if the application may call MPI while nothing is under
+  /// way, so that this thread must not call it then.
   bool gives_way() const { return !may_look_; }
-  /// On the thread. Notes that the thread has initialised this MPI, as on all ranks, and finalises
-  /// it at exit.
+  /// For the progress thread: notes that it has initialised this MPI, as the progress threads of
+  /// all ranks have. When the process exits, end() finalises this MPI.
   void own(const Calls& calls);
-  /// On the thread. Notes that the application finalises this MPI. Has no effect after own().
+  /// For the progress thread: notes that the application finalises this MPI. Has no effect after
+  /// own().
   void leave_to_application(const Calls& calls);
 
  private:
@@ -101,10 +105,11 @@ class Progress {
   bool has_ended_ = false;
   std::vector<std::shared_ptr<World>> worlds_;
   const Calls* owned_ = nullptr;
-  bool hears_finalize_ = false;  // an application's MPI_Finalize calls leave()
-  bool may_look_ = false;        // may call MPI even while nothing is under way
-  bool has_moved_ = false;       // wake() was called on the thread
-  bool has_failed_ = false;      // a world had failed when this process ended
+  bool hears_finalize_ = false;  // the application's MPI_Finalize will call leave() first
+  bool may_look_ = false;        // the thread may call MPI even while nothing is under way
+  // Set by wake() on the progress thread: work has advanced, so loop() counts idle rounds from 0.
+  bool has_moved_ = false;
+  bool has_failed_ = false;  // a world had failed by the time this rank left it
 };
 
 }  // namespace tessera::internal::mpi

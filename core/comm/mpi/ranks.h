@@ -18,7 +18,8 @@ namespace tessera::internal::mpi {
 /// has failed. Any thread may call all functions except those for the progress thread.
 class Ranks {
  public:
-  /// `world_ranks` is in ascending order; `key` is the group's group_key().
+  /// `world_ranks`: the world rank of each rank of the group, in ascending order. `key`: the
+  /// group_key() of the group. `rank`: this rank in the group.
   Ranks(std::shared_ptr<World> world, uint64_t key, std::vector<int> world_ranks, int rank)
       : world_(std::move(world)),
         key_(key),
@@ -33,7 +34,8 @@ class Ranks {
   int size() const { return static_cast<int>(world_ranks_.size()); }
   const std::vector<int>& world_ranks() const { return world_ranks_; }
   int world_rank(int rank) const { return world_ranks_[static_cast<size_t>(rank)]; }
-  /// Returns -1 for a rank that is not in the group.
+  /// Returns which rank of this group is rank `world_rank` of the world; -1 if that rank is not in
+  /// the group.
   int rank_of(int world_rank) const {
     const auto found = std::lower_bound(world_ranks_.begin(), world_ranks_.end(), world_rank);
     const bool is_in = found != world_ranks_.end() && *found == world_rank;
@@ -43,13 +45,14 @@ class Ranks {
   // Facts that a rank has told the others.
 
   struct Told {
-    std::atomic<int64_t> called{0};       ///< how many calls it has begun
-    std::atomic<int64_t> left_after{-1};  ///< after how many calls it left, all of them finished
+    std::atomic<int64_t> called{0};  ///< how many calls it has begun
+    /// How many calls it had finished when it left; -1 until it leaves.
+    std::atomic<int64_t> left_after{-1};
   };
   Told& told(int rank) { return told_[static_cast<size_t>(rank)]; }
   const Told& told(int rank) const { return told_[static_cast<size_t>(rank)]; }
 
-  // The failure of the group or, if it has none, of the world.
+  // If the group itself has not failed, the two functions below report the failure of its world.
 
   bool has_failed() const { return has_failed_ || world_->has_failed(); }
   Failure failure() const {
@@ -62,13 +65,14 @@ class Ranks {
     if (ends_at_once_) failure = {.cause = failure.cause};
     return failure;
   }
-  /// Returns the failure of the group alone, not of its world; without a cause if there is none.
+  /// Returns the failure of the group alone, not of its world. If the group has not failed, the
+  /// cause is "".
   Failure failure_of_group() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     return failure_;
   }
-  /// Sets the failure of the group, shortened to the length that is sent to other ranks. Returns
-  /// true if there was none before.
+  /// Sets the failure of the group, with its cause shortened to the length that is sent to other
+  /// ranks. Does nothing and returns false if the group has failed already.
   bool set_failure(const Failure& failure) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!failure_.cause.empty()) return false;
@@ -89,8 +93,8 @@ class Ranks {
     return made;
   }
   void send(const Envelope& envelope, int rank) const { world_->send(envelope, world_rank(rank)); }
-  /// Sends to all other ranks, beginning with the next one, so that ranks do not all send to rank 0
-  /// at once.
+  /// Sends `envelope` to all other ranks of the group. Each rank begins with the rank after its
+  /// own, so that ranks do not all send to rank 0 at once.
   void send_to_others(const Envelope& envelope) const {
     for (int peer = 1; peer < size(); ++peer) send(envelope, (rank_ + peer) % size());
   }

@@ -13,16 +13,18 @@ constexpr int64_t kMostPiece = Exchange::kUnaskedBytes;
 constexpr int64_t kLeastPiece = int64_t{8} << 10;
 constexpr int64_t kAlignment = 64;  // elements
 
-/// Returns `scratch`, with room for at least `bytes` bytes. Its content may be lost.
+/// Returns `scratch` after making sure that it has room for at least `bytes` bytes. If it is
+/// replaced by a larger tensor, its content is lost.
 at::Tensor kept_memory(at::Tensor& scratch, int64_t bytes) {
   if (!scratch.defined() || scratch.numel() < bytes) scratch = at::empty({bytes}, at::kByte);
   return scratch;
 }
 
-/// A step sends pieces to the ranks that reduce them, and reduces the pieces that arrived some
-/// steps before. Each piece is received at a place of its own. A piece is reduced, and its place
-/// reused, only when all messages of the piece's step have completed. With many ranks, the places
-/// take more memory than kHeldBytes. See Note [Steps under way].
+/// The steps of a reduction. In a step this rank sends each other rank a piece, which the receiver
+/// will reduce. In the same step it reduces the pieces of an earlier step: step number s reduces
+/// those of step number s - (places_ - 1). Each piece is received at a place of its own. A piece is
+/// reduced, and its place reused, only when all messages of the piece's step have completed. With
+/// many ranks, the places take more memory than kHeldBytes. See Note [Steps under way].
 class ReduceSteps final : public Steps {
  public:
   explicit ReduceSteps(const CollectiveContext& context)
@@ -49,13 +51,13 @@ class ReduceSteps final : public Steps {
   int64_t lag() const override { return places_ - 2; }
 
  private:
-  /// Elements of this rank's tensor.
+  /// Adjacent elements of this rank's tensor.
   struct Range {
     char* data;
     int64_t numel;
   };
 
-  /// Returns the most elements that a rank reduces in a step.
+  /// Returns the largest number of elements that a rank reduces in a step.
   int64_t piece_numel() const {
     const int64_t bytes =
         std::clamp(kHeldBytes / (places_ * context_.size), kLeastPiece, kMostPiece);
@@ -64,8 +66,8 @@ class ReduceSteps final : public Steps {
     return std::min(most, std::max(round_up(share, kAlignment), kAlignment));
   }
 
-  /// Returns the elements that `rank` reduces in a step: a part of its slice, or its share of a
-  /// chunk of the tensor.
+  /// Returns the elements that rank `rank` reduces in step `step`: for reduce_scatter a part of its
+  /// slice, otherwise its share of a chunk of the tensor.
   Range range(int64_t step, int rank) const {
     const int64_t begin = step * chunk_;
     const int64_t length = std::min(chunk_, numel_ - begin);
@@ -96,7 +98,8 @@ class ReduceSteps final : public Steps {
     }
   }
 
-  /// Reduces the pieces that came in step `step`. For all_reduce and reduce, then sends the result.
+  /// Reduces the pieces that came in step `step`. Then passes the results on: for all_reduce each
+  /// rank sends its result to all ranks, for reduce to the root.
   void take(Exchange& exchange, int64_t step) {
     const Range own = range(step, context_.rank);
     if (scatters_) {
@@ -115,8 +118,8 @@ class ReduceSteps final : public Steps {
     }
   }
 
-  /// Reduces the pieces that came in step `step` and this rank's `own` into `target`, in rank
-  /// order.
+  /// Reduces, in rank order, `own` of this rank and the pieces that came from the other ranks in
+  /// step `step`. Writes the result to `target`.
   void reduce(int64_t step, const Range& own, char* target) {
     sources_.clear();
     for (int rank = 0; rank < context_.size; ++rank) {
@@ -134,8 +137,9 @@ class ReduceSteps final : public Steps {
   const int64_t numel_;
   char* const data_;
   const int64_t places_;
-  const int64_t piece_;  // elements
-  const int64_t chunk_;  // elements of a step
+  const int64_t piece_;  // the largest number of elements in a piece
+  // How many elements a step takes from the tensor or, for reduce_scatter, from each slice.
+  const int64_t chunk_;
   const at::Tensor memory_;
   std::vector<const char*> sources_;
   int64_t step_ = 0;

@@ -10,7 +10,8 @@
 namespace tessera::internal::mpi {
 namespace {
 
-/// Copies the data out of the envelopes, for a call whose data is all there.
+/// Copies the ranks' data from their envelopes to the output, or reduces it into the output. For a
+/// call whose data is all inside the envelopes.
 void take_payloads(const CollectiveContext& context) {
   const Collective& call = context.call;
   const OpTraits traits = traits_of(call.op);
@@ -36,10 +37,12 @@ void take_payloads(const CollectiveContext& context) {
                   call.output.numel(), kernels::Stores::kCached, call.divisor, call.order);
 }
 
-// Up to this size the root of a broadcast sends to every rank itself.
+// The largest broadcast, in bytes, that the root sends whole to every rank. Parts of a larger one
+// are passed on by other ranks.
 constexpr int64_t kDirectBytes = int64_t{64} << 10;
 
-/// Data to and from other ranks. A step moves one piece to and from each rank.
+/// Data that this rank sends to, and receives from, other ranks. Each step moves the next piece of
+/// it to and from each rank.
 class Flow {
  public:
   void send(int to, char* data, int64_t bytes) { sends_.push_back({to, data, bytes}); }
@@ -73,13 +76,13 @@ class Flow {
 
   std::vector<Data> sends_;
   std::vector<Data> receives_;
-  int64_t at_ = 0;  // how many bytes of each Data have been started
+  int64_t at_ = 0;  // number of bytes that earlier steps have taken from each Data
 };
 
-/// Moves data without reducing it. Two operations have a first stage that must complete before the
-/// second begins: a large broadcast, whose root sends each rank a part that the rank then passes
-/// on; and all_to_all with counts, whose ranks first exchange all counts, so that all find the same
-/// mismatch.
+/// Moves data without reducing it. Two operations have two stages, and the first must complete
+/// before the second begins. In a large broadcast, the root first sends each rank a different part;
+/// then the ranks pass their parts on. In an all_to_all with counts, the ranks first exchange all
+/// counts, so that all find the same mismatch; then they exchange the data.
 class MoveSteps final : public Steps {
  public:
   explicit MoveSteps(const CollectiveContext& context)
@@ -223,7 +226,9 @@ class MoveSteps final : public Steps {
 
   const CollectiveContext context_;
   const int64_t lag_;
-  std::vector<int64_t> counts_;  // by rank: what it sends to each rank, then what it receives
+  // For each rank, in rank order: the count that it sends to each rank, then the count that it
+  // receives from each rank.
+  std::vector<int64_t> counts_;
   std::string problem_;
   Flow first_;
   Flow then_;

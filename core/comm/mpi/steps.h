@@ -38,7 +38,8 @@ class Round {
 // MPI asks the receiver before it sends a large message. Over TCP the request and the reply queue
 // after the data that is being sent, which takes a third of a second at 100 Mbit/s. So data goes in
 // pieces that MPI sends eagerly (Exchange::kUnaskedBytes), one to each peer in a step. Enough steps
-// are under way at a time to fill a link: as many as fit into kHeldBytes, but at least kLeastSteps.
+// are under way at a time to fill a link: as many as fit into kHeldBytes, but at least kLeastSteps
+// and at most kMostSteps.
 constexpr int64_t kMostSteps = 32;
 constexpr int64_t kLeastSteps = 4;
 constexpr int64_t kHeldBytes = int64_t{8} << 20;
@@ -65,20 +66,20 @@ class Steps {
   /// Starts the next step and returns true. Returns false if no step is left, and on every later
   /// call.
   virtual bool advance(Exchange& exchange) = 0;
-  /// Returns how many of the last steps may still be under way when the next one starts.
+  /// Returns how many of the latest steps may still be under way when the next step starts.
   virtual int64_t lag() const = 0;
-  /// Returns how the ranks' calls differ, if only the steps have found it; "" if they match. The
-  /// text is equal on all ranks.
+  /// Returns how the ranks' calls differ, if only the steps could find that (as with the counts of
+  /// an all_to_all); "" if the calls match. The text is equal on all ranks.
   virtual std::string problem() const { return ""; }
 };
 
-/// Inputs of the steps. References must outlive them.
+/// What the steps of a collective need. What the references refer to must outlive the steps.
 struct CollectiveContext {
   const Collective& call;
   const Round& round;
   int rank;
   int size;
-  const internal::Link& link;  ///< for names
+  const internal::Link& link;  ///< for the names of ranks in messages
   at::Tensor& scratch;         ///< receive buffer of the group's reductions, kept between them
 };
 
@@ -86,8 +87,8 @@ struct CollectiveContext {
 /// messages. Equal on all ranks whose calls match.
 int64_t payload_bytes(const Collective& call);
 
-/// Returns the steps of a collective, or null if there is no data left to move. Data that came in
-/// the envelopes is then in place.
+/// Returns the steps of a collective, or null if no data is left to move, because there is none or
+/// it came in the envelopes. In the latter case make_steps() has put it into the output.
 std::unique_ptr<Steps> make_steps(const CollectiveContext& context);
 
 std::unique_ptr<Steps> make_reduce_steps(const CollectiveContext& context);

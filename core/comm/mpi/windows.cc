@@ -13,7 +13,8 @@
 namespace tessera::internal::mpi {
 namespace {
 
-// The parts under way together are what a 10 Gbit/s link carries in half a millisecond.
+// The size of a part of a large read, and how many parts may be under way from one owner. Together
+// these parts are what a 10 Gbit/s link carries in half a millisecond. See Note [Reads in parts].
 constexpr int64_t kPartBytes = 4 * Exchange::kUnaskedBytes;
 constexpr int kPartsUnderWay = 3;
 constexpr auto kLong = std::chrono::seconds(1);
@@ -81,7 +82,9 @@ class Memory final : public RemoteMemory {
 // The owner's side.
 
 void Windows::open(int64_t number, at::Tensor own) {
-  if (ranks_->has_failed()) return;  // nothing would end the serving
+  // A group that has failed serves no window (advance()), and peers no longer report that they
+  // have closed theirs.
+  if (ranks_->has_failed()) return;
   Served& served = served_[number];
   served.memory = std::move(own);
   for (int rank = 0; rank < ranks_->size(); ++rank) served.users.insert(rank);
@@ -126,7 +129,7 @@ void Windows::answer(int reader, const Envelope& request) {
   ReadRequest asked;
   std::memcpy(&asked, request.payload(), sizeof(asked));
   const auto found = served_.find(asked.window);
-  if (found == served_.end()) return;  // the group has failed
+  if (found == served_.end()) return;  // after a failure of the group no window is served
   Envelope answer = ranks_->envelope(Envelope::Kind::kAnswer);
   answer.number = request.number;
   const at::Tensor& memory = found->second.memory;
@@ -157,12 +160,13 @@ void Windows::read(const std::shared_ptr<Call>& call, int owner, const ReadReque
   if (ranks_->has_failed()) return call->fail(ranks_->failure().cause);
   owners_[owner].waiting.push_back(
       std::make_shared<Read>(Read{call, call->collective().output, owner, request}));
-  // A small read, such as of a word that a rank waits for, does not queue after large reads.
+  // A small read is requested at once, ahead of the parts of large reads: it may be of a word for
+  // which this rank waits.
   if (Envelope::holds(request.bytes)) return ask_for_part(owners_[owner].waiting.back());
   ask(owner);
 }
 
-/// Requests parts from `owner` until as many are under way as may be.
+/// Requests parts from `owner` until kPartsUnderWay of them are under way or none is left.
 void Windows::ask(int owner) {
   Owner& asked = owners_[owner];
   while (asked.open < kPartsUnderWay && !asked.waiting.empty()) {
@@ -239,7 +243,7 @@ void Windows::look_for_late(const Read& read, bool is_answered, const internal::
                             Call::Clock::time_point now) const {
   const Member::Patience patience = ranks_->world().patience();
   const auto waited = read.call->waited(now);
-  // The record shows a rank that waits for this one what delays it.
+  // Record the read in the flight recorder, where others see what this rank waits for.
   if (waited >= kLong) read.call->record(ranks_->world().flights());
   if (waited >= patience.timeout) {
     const std::string& tag = read.call->tag();

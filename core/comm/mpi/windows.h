@@ -25,13 +25,13 @@ struct ReadRequest {
   int64_t window;  ///< its number in the group
   int64_t begin_bytes;
   int64_t bytes;
-  int64_t is_word;  ///< not 0: one int64, with acquire order
+  int64_t is_word;  ///< if not 0, the read is of one int64, which is loaded with acquire order
 };
 static_assert(std::is_trivially_copyable_v<ReadRequest>);
 static_assert(sizeof(ReadRequest) <= Envelope::kPayloadBytes);
 
-/// The windows of one group: the parts that this rank serves, and its reads from other ranks. For
-/// the progress thread only.
+/// The windows of one group: this rank's parts, which it serves, and its reads of other ranks'
+/// parts. Only the progress thread may use it.
 ///
 /// Note [Windows over MPI]
 /// ~~~~~~~~~~~~~~~~~~~~~~~
@@ -39,17 +39,17 @@ static_assert(sizeof(ReadRequest) <= Envelope::kPayloadBytes);
 /// answers while its other threads compute. The answer has small data inside; for larger data it
 /// has the tag of a message that the owner sends from the window's memory. The reader posts its
 /// receive only when it has the answer. So if a reader gives up before that, no data can arrive in
-/// its memory; data that comes later is received elsewhere and dropped. MPI's one-sided operations
-/// are not used, because an owner makes progress on them only inside other MPI calls, and they
-/// cannot be cancelled.
+/// its memory; data that comes after that is received into other memory and dropped. MPI's
+/// one-sided operations are not used, because an owner makes progress on them only inside other MPI
+/// calls, and they cannot be cancelled.
 ///
 /// A window has the number of the make_window() call that made it. A rank serves its part before
 /// the other ranks know of its call. Each rank tells the others when it has destroyed its window
 /// (kClosed). A rank keeps and serves its memory until all other ranks have destroyed the window or
 /// have ended, even if the group is destroyed earlier: until then the group's Link stays in its
 /// World, and the World does not end. So a rank that has finished its work waits at the end of its
-/// process for ranks that may still read. A failure of the group ends all this. The ranks tell each
-/// other of the failure, so a reader gets the failure instead of an answer.
+/// process for ranks that may still read. After a failure of the group no rank serves its windows.
+/// The ranks report the failure to each other, so a reader gets the failure instead of an answer.
 ///
 /// A reader has received all of its data before it enters a fence. So after the fence the owner may
 /// write: MPI does not read the owner's memory any more, even if it reports the send as complete
@@ -78,7 +78,7 @@ class Windows {
   void answer(int reader, const Envelope& request);
   /// Notes that `reader` has destroyed its window `number`.
   void note_closed(int reader, int64_t number) { drop_user(reader, number); }
-  /// Returns true if other ranks may request parts at any time.
+  /// Returns true if another rank may still request data of this rank's parts.
   bool is_asked() const;
 
   // The reader's side.
@@ -105,7 +105,7 @@ class Windows {
   };
   struct Read {
     std::shared_ptr<Call> call;
-    at::Tensor to;  // kept after the call has failed
+    at::Tensor to;  // kept here because the data may still arrive after the call has failed
     int owner;
     ReadRequest request;
     int64_t asked_bytes = 0;
@@ -113,7 +113,7 @@ class Windows {
   };
   struct Part {
     std::shared_ptr<Read> read;
-    int64_t begin_bytes;  // offset in the read
+    int64_t begin_bytes;  // offset of the part in the data of the read
     int64_t bytes;
     std::shared_ptr<PairExchange> data;  // set once the answer has arrived
 
@@ -135,15 +135,16 @@ class Windows {
   void end_reads(const std::string& cause);
 
   const std::shared_ptr<const Ranks> ranks_;
-  std::map<int64_t, Served> served_;  // by number
+  std::map<int64_t, Served> served_;  // by the window's number
   std::map<int, Owner> owners_;
   std::map<int64_t, std::shared_ptr<Part>> parts_;  // by the number of the request
   int64_t last_ = 0;
 };
 
-/// Returns access to all ranks' parts of the window that `made_by` makes. The window has the number
-/// of that call. Reads are calls of the same member. The destructor closes this rank's window;
-/// other ranks may still read this rank's part.
+/// Returns the memory of the window that `made_by` makes, through which this rank reads all ranks'
+/// parts. The window has the sequence number of that call. Each read is a call of the member that
+/// made the window. The destructor closes this rank's window; other ranks may still read this
+/// rank's part after that.
 std::shared_ptr<RemoteMemory> open_memory(std::shared_ptr<Windows> windows, const Call& made_by);
 
 }  // namespace tessera::internal::mpi

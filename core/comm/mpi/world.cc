@@ -19,13 +19,16 @@ namespace tessera::internal::mpi {
 namespace {
 
 constexpr int kEnvelopeTag = 0;
-constexpr auto kBetweenLooks = std::chrono::milliseconds(20);  // looks for late ranks
+// How often a rank looks for late ranks.
+constexpr auto kBetweenLooks = std::chrono::milliseconds(20);
 constexpr auto kBetweenLooksAtHost = std::chrono::milliseconds(100);
-// After a failure on another host, how long the ranks of this host may go on with a collective of
-// several hosts. Less than kGrace, after which the rank that throws may end all ranks.
+// After a failure on another host: how long the ranks of this host may go on with a collective of
+// several hosts. This is less than kGrace, because after kGrace a rank that has thrown may end all
+// ranks.
 constexpr auto kUntilHostFails = internal::Link::kGrace * 3 / 4;
-// How long to wait for a report of a rank's death, which the ranks of the dead rank's host send. A
-// rank that sends to the dead rank may get an MPI error before the report.
+// After an MPI error: how long to wait for a report that a rank has died. The report comes from
+// another rank of the dead rank's host, and may come later than the MPI error of a rank that sends
+// to the dead rank.
 constexpr auto kUntilTold = 3 * kBetweenLooksAtHost;
 
 }  // namespace
@@ -57,7 +60,9 @@ void World::begin() {
 
 void World::get_ready() {
   communicator_.emplace(calls_, made_, [this] {
-    if (is_looking_) return;  // fail_by() awaits the cause
+    // During look() do not call await_cause(), because that calls look(). fail_by() awaits the
+    // cause later.
+    if (is_looking_) return;
     await_cause();
     if (has_failed()) throw Fault{failure()};
   });
@@ -73,7 +78,8 @@ void World::await_envelope(UnderWay& incoming) {
 }
 
 void World::send(const Envelope& envelope, int to) {
-  // A rank that has ended still waits for the others' last envelopes.
+  // A rank that has ended still waits for the kEnded of every other rank. It needs no other
+  // envelope.
   if (ended_ranks_.count(to) != 0 && envelope.kind != Envelope::Kind::kEnded) return;
   UnderWay& outgoing = outgoing_.emplace_back();
   outgoing.envelope = envelope;
@@ -81,7 +87,8 @@ void World::send(const Envelope& envelope, int to) {
                                communicator_->comm(), &outgoing.request);
   if (code == 0) return;
   outgoing_.pop_back();
-  // After a failure some ranks may be gone; the others still get their envelopes.
+  // After a failure some ranks may be gone. The error is then ignored, so that the other ranks
+  // still get their envelopes.
   if (!has_failed())
     communicator_->check(code, absl::StrCat("MPI_Isend to rank ", to, place_of(to)));
 }
@@ -251,7 +258,8 @@ void World::retire(Clock::time_point now) {
     patient_until_ = now + patience_.timeout;
     return;
   }
-  // A transfer does not end if the other rank has given it up.
+  // Waits for the messages that are under way. From patient_until_ on this counts as a failure,
+  // because a message does not complete if the other rank has given it up.
   if (!outgoing_.empty() || !kept_.empty()) {
     if (now > patient_until_) set_failure("what was under way when all ranks left has not ended");
     return;
@@ -261,7 +269,7 @@ void World::retire(Clock::time_point now) {
     groups_.clear();
   }
   if (!outgoing_.empty() || !kept_.empty()) return;
-  // No rank sends any more, so these receives have not begun.
+  // No rank sends any more, so no envelope has begun to arrive, and the receives can be cancelled.
   for (UnderWay& incoming : incoming_) {
     calls_.cancel(&incoming.request);
     int is_over = 0;
@@ -328,8 +336,9 @@ void World::tell_failure() {
   fail_host();
 }
 
-/// Takes over the failure of another rank. Unless a rank has died, the ranks of this host are told
-/// a little later, because a collective of several hosts may still end well there.
+/// Fails the world with the failure that rank `from` has sent. If a rank has died, the ranks of
+/// this host are told at once. Otherwise they are told kUntilHostFails later, because a collective
+/// of several hosts may still succeed there.
 void World::take_failure(int from, const Envelope& envelope) {
   const bool is_lost = envelope.kind == Envelope::Kind::kLost;
   if (!set_failure(envelope.cause(), is_lost ? -1 : from)) return;
@@ -351,9 +360,9 @@ void World::fail_by(const std::exception& error) {
   }
 }
 
-/// Checks at intervals whether a rank of this host has died, because MPI does not report that, and
-/// ranks may wait for others that wait for the dead rank. Stops once this rank has ended, because a
-/// rank that has seen all ranks end may then exit.
+/// Checks at intervals whether a rank of this host has died: MPI does not report that, and ranks
+/// may wait for others that wait for the dead rank. The checks stop once this rank has ended,
+/// because a rank that has seen all ranks end may exit, which is no failure.
 void World::look_at_host(Clock::time_point now) {
   if (now < next_look_at_host_ || !is_ready() || ended_) return;
   next_look_at_host_ = now + kBetweenLooksAtHost;
@@ -389,8 +398,9 @@ void World::fail_host() {
 }
 
 void World::abort_all() {
-  // MPI_Abort on a duplicate makes MPICH tell the ranks one by one, and a rank that does not call
-  // MPI misses it. On MPI_COMM_WORLD, MPICH tells the launcher, which ends all ranks.
+  // Aborts MPI_COMM_WORLD if this world was made from it: MPICH then tells the launcher, which ends
+  // all ranks. For a duplicate, MPICH tells the ranks one by one, and a rank that does not call MPI
+  // is not reached.
   const bool is_of_all = comm_ == calls_.world();
   calls_.abort(is_ready() && !is_of_all ? communicator_->comm() : comm_, 1);
 }

@@ -27,7 +27,7 @@ namespace tessera::internal::mpi {
 
 class Link;
 
-/// Cause of the failure of calls that are under way, or begin, after MPI has been finalised.
+/// Why calls fail if they are under way when MPI is finalised, or begin later.
 inline constexpr const char* kFinalised = "MPI has been finalised";
 
 /// State that all groups of one rank share: the communicator, and the envelopes sent and received
@@ -48,9 +48,9 @@ class World : public std::enable_shared_from_this<World> {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  // Any thread.
+  // Any thread may call the functions below.
 
-  /// This rank's process.
+  /// Returns the process that has made this world.
   const Origin& origin() const { return origin_; }
   Member::Patience patience() const { return patience_; }
   /// Returns true once all ranks have called begin(). Then rank() and size() are known.
@@ -58,13 +58,13 @@ class World : public std::enable_shared_from_this<World> {
   int rank() const { return communicator_->rank(); }
   int size() const { return communicator_->size(); }
   bool has_failed() const { return has_failed_.load(std::memory_order_acquire); }
-  /// Returns why calls fail; "" if they do not.
+  /// Returns the cause of the world's failure; "" if the world has not failed.
   std::string failure() const;
-  /// Returns the rank that failed the world, or -1. Calls that this rank made before its failure
-  /// may still end well; with -1, no call may.
+  /// Returns the rank that failed the world; calls that it had begun before may still end well.
+  /// Returns -1 if no call may end well.
   int author_of_failure() const { return author_.load(std::memory_order_relaxed); }
-  /// Sets the cause of the world's failure, cut to Envelope::kCauseBytes. Returns false if the
-  /// world had failed before.
+  /// Fails the world with `cause`, cut to Envelope::kCauseBytes. `author`: see author_of_failure().
+  /// Returns false, and changes nothing, if the world had failed before.
   bool set_failure(std::string_view cause, int author = -1);
   /// Sets where ranks are, for messages.
   void set_places(std::vector<Place> places);
@@ -74,16 +74,18 @@ class World : public std::enable_shared_from_this<World> {
   std::string place_of(int rank) const;
   /// Returns true if the rank is known to be another process of this rank's host.
   bool is_neighbour(int rank) const;
-  /// Returns this rank's flight recorder: host()'s, if there is a host().
+  /// Returns the flight recorder in which this rank's calls are noted: that of host() if it exists,
+  /// else the world's own.
   std::shared_ptr<FlightRing> flights() const;
-  /// Sets the ranks of this host. If they fail, this world fails, and vice versa.
+  /// Sets the group that the ranks of this host form. If these ranks fail, this world fails, and
+  /// vice versa.
   void watch(std::weak_ptr<HostRanks> host);
   std::shared_ptr<HostRanks> host() const;
-  /// Notes that a group of this rank has been made and that add() will follow. Until then this rank
-  /// does not leave, even if its other groups are destroyed.
+  /// Notes that this rank has made a group, for which add() will be called. Until then this rank
+  /// does not leave the world, even if all its other groups are destroyed.
   void note_made() { made_groups_.fetch_add(1); }
 
-  // The progress thread's part.
+  // Only the progress thread may call the functions below.
 
   /// Collective, does not block: duplicates the communicator.
   void begin();
@@ -94,14 +96,15 @@ class World : public std::enable_shared_from_this<World> {
   void add(const std::shared_ptr<Member>& member, Link& link);
   /// Keeps `exchange`, and tests it until all its messages have completed.
   void keep(std::shared_ptr<Exchange> exchange) { kept_.push_back(std::move(exchange)); }
-  /// Receives and drops the data of a message that no call receives, so that the sender's request
-  /// completes.
+  /// Receives and drops the data that follows `message` from rank `from`. No call wants the data,
+  /// but the sender's request must complete.
   void drain(int from, const Envelope& message);
-  /// Writes this rank's last calls into the directory TESSERA_FLIGHT_DUMP, once.
+  /// Writes this rank's last calls to a file in the directory that TESSERA_FLIGHT_DUMP names. Does
+  /// so only the first time.
   void dump_flights(std::string_view cause);
-  /// Tells the others the cause of failure.
+  /// Tells the other ranks, and the ranks of this host, the cause of the world's failure.
   void tell_failure();
-  /// Notes that a group of this world has failed. Its other ranks may never leave.
+  /// Notes that a group of this world has failed. The group's other ranks may never leave.
   void note_failed_group(const std::string& cause) { failed_group_ = cause; }
   /// Returns the failure of the world or of one of its groups; "" if there was none.
   std::string any_failure() const {
@@ -113,8 +116,8 @@ class World : public std::enable_shared_from_this<World> {
   /// Makes this rank leave the world. The other ranks are told once no call of this rank is under
   /// way and no rank may read its memory any more.
   void end();
-  /// Closes every group, because of `cause`, and tells its ranks that this rank makes no more
-  /// calls.
+  /// Closes every group, because of `cause`, and tells the group's ranks that this rank makes no
+  /// more calls.
   void make_no_calls(const char* cause);
 
   /// Runs `body`. An exception fails the world, because the others wait for this rank.
@@ -127,16 +130,16 @@ class World : public std::enable_shared_from_this<World> {
       fail_by(error);
     }
   }
-  /// Advances the calls that are under way. Returns true if anything moved.
+  /// Advances the calls that are under way. Returns true if a message has completed.
   bool advance(Clock::time_point now);
   /// Returns true while anything is under way, so that advance() must be called.
   bool is_busy() const;
-  /// Returns true if a group of this world is about to be left.
+  /// Returns true if this rank is leaving a group of this world.
   bool is_closing() const;
   /// Returns false if a call must not be reported as finished yet, because envelopes of this rank
   /// are still being sent and the application may call MPI once the call has finished.
   bool has_sent() const;
-  /// Returns true if other ranks may request parts of windows at any time.
+  /// Returns true if another rank may still request data of this rank's windows.
   bool is_asked() const;
   /// Returns true once all ranks have left and the communicator is freed.
   bool is_retired() const { return retired_; }
@@ -177,7 +180,8 @@ class World : public std::enable_shared_from_this<World> {
   std::atomic<bool> ready_{false};
   std::atomic<bool> has_failed_{false};
   std::atomic<int> author_{-1};
-  std::atomic<int> made_groups_{0};  // groups that are not in groups_ yet
+  // Groups that were made and for which add() has not been called yet.
+  std::atomic<int> made_groups_{0};
   mutable std::mutex mutex_;
   std::string failure_;
   std::vector<Place> places_;
@@ -204,7 +208,8 @@ class World : public std::enable_shared_from_this<World> {
   const std::shared_ptr<FlightRing> flights_ = std::make_shared<FlightRing>();
   bool has_dumped_ = false;
   bool is_leaving_ = false;
-  Clock::time_point patient_until_;  // while leaving: deadline for what is under way
+  // While this rank leaves: until when it waits for what is under way.
+  Clock::time_point patient_until_;
   bool ended_ = false;
   bool retired_ = false;
 };

@@ -28,7 +28,8 @@ void require_level(Calls::Level level, const char* source) {
               "call MPI_Init_thread with that, and use an MPI that was built for threads");
 }
 
-/// Runs on the progress thread. Initialises MPI, or checks how the application has.
+/// Initialises MPI, or if the application has done so, checks that it can be used. Runs on the
+/// progress thread.
 void initialize(const Calls& calls, MpiOwner owner) {
   Progress& progress = Progress::instance();
   Calls::Level level = calls.level();

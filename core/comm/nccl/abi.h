@@ -46,9 +46,9 @@ struct OpaqueWindow;
 
 inline constexpr int kSymmetricWindow = 0x01;      ///< NCCL_WIN_COLL_SYMMETRIC
 inline constexpr int64_t kWindowAlignment = 4096;  ///< NCCL_WIN_REQUIRED_ALIGNMENT
-inline constexpr int kZeroCtaPolicy = 0x02;        ///< NCCL_CTA_POLICY_ZERO: copy engines
+inline constexpr int kZeroCtaPolicy = 0x02;  ///< NCCL_CTA_POLICY_ZERO: copy engines move the data
 
-inline constexpr int kNoColor = -1;  ///< of a rank that a split leaves out
+inline constexpr int kNoColor = -1;  ///< the color of a rank that gets no communicator from a split
 inline constexpr int kUndefined = INT_MIN;
 
 struct UniqueId {

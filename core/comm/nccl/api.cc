@@ -39,7 +39,8 @@ absl::StatusOr<std::shared_ptr<const Api>> load_api(const EnvironmentLookup& loo
   api->path = path_of_library(library);
   EntryPoints entries(library);
   entries.require(api->get_version, "ncclGetVersion");
-  // An older library may lack entry points, too; its version says why.
+  // The version is checked first, because an older library may lack entry points, and its version
+  // explains that.
   if (api->get_version != nullptr &&
       (api->get_version(&api->version) != Result::kSuccess || api->version < kOldestVersion)) {
     return absl::FailedPreconditionError(

@@ -56,10 +56,11 @@ struct Api {
   Result (*comm_window_deregister)(OpaqueComm* comm, OpaqueWindow* window);
 };
 
-/// Local. Opens the library that TESSERA_NCCL names, or else libnccl.so.2, which takes a tenth of a
-/// second. If that library is loaded already, uses it; otherwise searches where the dynamic loader
-/// does. Returns an error if there is no library, if it lacks entry points (the error lists all of
-/// them), or if it is older than 2.28. The error says what was looked for, where, and what to do.
+/// Local. Opens the library that the environment variable TESSERA_NCCL names or, if it is not set,
+/// libnccl.so.2. If that library is loaded already, uses it; otherwise the dynamic loader searches
+/// for it, and opening it takes a tenth of a second. Returns an error if there is no library, if it
+/// is older than 2.28, or if it lacks entry points (the error lists all of them). The error says
+/// what was looked for, where, and what to do.
 absl::StatusOr<std::shared_ptr<const Api>> load_api(
     const EnvironmentLookup& lookup = process_environment);
 

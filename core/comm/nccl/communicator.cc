@@ -10,7 +10,7 @@ namespace {
 Config config_for(const std::string& name, bool uses_copy_engines) {
   Config config;
   config.blocking = 0;
-  // Shared resources would tie the lanes to each other again.
+  // Communicators that share resources would make the lanes wait for each other.
   config.split_share = 0;
   config.comm_name = name.c_str();
   if (uses_copy_engines) config.cta_policy = kZeroCtaPolicy;
@@ -110,7 +110,8 @@ bool Communicator::finish() {
 
 void Communicator::abort() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  // A split may have finished even if no thread has polled its parent since.
+  // If a split has made this communicator and complete_split() was not called yet, the NCCL
+  // communicator is still in split_off_.
   if (comm_ == nullptr) comm_ = take_split_off();
   // NCCL deregisters the memory. registered_ stays, because NCCL may still write to it.
   if (comm_ != nullptr) api_->comm_abort(std::exchange(comm_, nullptr));

@@ -26,18 +26,21 @@ class Communicator {
   const std::string& name() const { return name_; }
   const Api& api() const { return *api_; }
 
-  /// Begins to connect to the other ranks that have the same id.
+  /// Begins to connect to the other ranks that call this with the same id. poll() says when that is
+  /// done.
   Result init(int size, int rank, const UniqueId& id);
 
   /// Collective over this communicator's ranks; nothing may be in flight on it. Begins to make
-  /// `child` from the ranks with the same `color`, ordered by `key`; on a rank with kNoColor,
-  /// `child` stays empty. `child` must stay alive until poll() of this communicator no longer
-  /// returns kInProgress. When poll() returns kSuccess, call child.complete_split().
+  /// `child`, the communicator of the ranks with this rank's `color`, which are numbered in the
+  /// order of their `key`. On a rank whose color is kNoColor, `child` stays empty. `child` must
+  /// stay alive until poll() of this communicator no longer returns kInProgress. When poll()
+  /// returns kSuccess, call child.complete_split().
   std::optional<Result> split(int color, int key, Communicator& child);
   void complete_split();
 
-  /// Registers memory from ncclMemAlloc. kBuffer is local; kWindow is collective over the
-  /// communicator's ranks, with equal sizes, and complete when poll() returns kSuccess.
+  /// Registers memory from ncclMemAlloc. kBuffer registers it on this rank only. kWindow is
+  /// collective over the communicator's ranks, which must pass equal sizes; it is complete when
+  /// poll() returns kSuccess.
   enum class Registration : uint8_t { kBuffer, kWindow };
   std::optional<Result> register_memory(void* data, size_t bytes, Registration kind);
   /// Local. Returns true if NCCL has made the window. Valid once poll() has returned kSuccess.
@@ -59,7 +62,8 @@ class Communicator {
   /// aborted.
   std::optional<Result> poll();
 
-  /// Returns "unhandled cuda error: <NCCL's last error>".
+  /// Returns the text of `result` and NCCL's last error, such as "unhandled cuda error: <last
+  /// error>".
   std::string error_text(Result result);
 
   /// Ends the communicator cleanly; call it again until it returns true. Deregisters memory, waits
@@ -71,7 +75,7 @@ class Communicator {
  private:
   struct Registered {
     void* buffer = nullptr;
-    OpaqueWindow* window = nullptr;  // NCCL writes it later
+    OpaqueWindow* window = nullptr;  // NCCL writes this after the call has returned
   };
 
   Result poll_locked();
@@ -84,8 +88,9 @@ class Communicator {
   std::mutex mutex_;
   OpaqueComm* comm_ = nullptr;
   bool is_finalized_ = false;
-  // The communicator that a split of this one makes. NCCL writes it when the split is done, on a
-  // thread of its own and without mutex_: read it with atomic_ref.
+  // If this object is the `child` of a split: the communicator that the split has made, until
+  // complete_split() moves it to comm_. When the split is done, NCCL writes this pointer on a
+  // thread of its own and without mutex_, so read it with atomic_ref.
   OpaqueComm* split_off_ = nullptr;
   std::map<void*, Registered> registered_;
 };

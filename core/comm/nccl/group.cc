@@ -20,8 +20,9 @@
 namespace tessera::internal::nccl {
 namespace {
 
-/// Queues the NCCL work of `call` on the lane, after the work on the current stream. Waits until it
-/// is queued, because NCCL's calls return before that, too early to record an event.
+/// Queues the NCCL work of `call` on the lane's stream, after the work on the current stream, and
+/// records the event at its end. NCCL's calls may return before NCCL has queued the work, so this
+/// waits for that before it records the event.
 template <typename Call>
 void queue_on(StreamLane& lane, Communicator& communicator, Pending& pending, Call&& call) {
   lane.follow_current();
@@ -31,7 +32,8 @@ void queue_on(StreamLane& lane, Communicator& communicator, Pending& pending, Ca
   pending.mark_launched();
 }
 
-/// Throws on all ranks if one of them has a problem. In a world of one rank, the text is `problem`.
+/// Throws on all ranks if any rank has a problem. `problem`: this rank's, or "". The error lists
+/// the problems of all ranks; in a world of one rank it is just `problem`.
 void refuse_together(Pending& pending, const std::string& problem) {
   const auto problems = exchange(pending, "problem", problem);
   const std::string text = refusal_text(problems, "init_process_group");
@@ -140,7 +142,7 @@ std::shared_ptr<Work> Group::run_message(const Collective& message) {
 
 std::vector<std::shared_ptr<Work>> Group::run_batch(const std::vector<Collective>& messages) {
   for (const Collective& message : messages) check_supported(message);
-  const auto end = gather_.take_event();  // of all messages
+  const auto end = gather_.take_event();  // recorded once, after all messages
   std::vector<std::shared_ptr<Work>> works;
   std::vector<std::shared_ptr<Pending>> begun;
   for (const Collective& message : messages) {
@@ -168,7 +170,8 @@ std::vector<std::shared_ptr<Work>> Group::run_batch(const std::vector<Collective
 
 std::shared_ptr<Work> Group::run(const Collective& collective) {
   check_supported(collective);
-  if (collective.after != nullptr) collective.after->wait();  // makes the current stream wait
+  if (collective.after != nullptr)
+    collective.after->wait();  // this makes only the current stream wait
   if (traits_of(collective.op).reduces || collective.op == Op::kAllGather) makes_windows_ = false;
   switch (collective.op) {
     case Op::kAllReduce:
@@ -296,8 +299,9 @@ Communicator& Group::communicator_for(Pending& pending, int slice) {
   return permuted_ == nullptr ? *reduce_.communicator() : *permuted_;
 }
 
-/// NCCL gives rank r slice r, so other slices need a communicator that numbers the ranks by their
-/// slices. A rank does not know which slices the others ask for, so all ranks exchange them, once.
+/// Runs once per group. The ranks tell each other which slice each of them asks for. NCCL itself
+/// gives rank r slice r. For any other order this makes a communicator in which the ranks are
+/// numbered by their slices.
 void Group::agree_on_slices(Pending& pending, int slice) {
   const auto texts = exchange(pending, "slice", absl::StrCat(slice));
   bool is_usual = true;
@@ -332,7 +336,9 @@ std::shared_ptr<Group> make_world(WorldOptions options) {
   const auto world = World::start(std::move(options), progress);
   try {
     const NcclOptions& nccl = world->options().nccl;
-    const std::string wanted = text_of(nccl);  // different options show as different calls
+    // The options are in the tag of this call, so ranks with different options report calls that
+    // differ.
+    const std::string wanted = text_of(nccl);
     const auto pending = std::make_shared<Pending>(
         world, progress, rank, NumberedCall::of({.op = Op::kInit, .tag = wanted}), nullptr,
         std::vector<at::Tensor>());

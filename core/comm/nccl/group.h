@@ -17,24 +17,24 @@
 
 namespace tessera::internal::nccl {
 
-/// Ranks that communicate by NCCL, each on a device of its own. Differences from the contract of
-/// ProcessGroup:
-/// - Collectives run on the streams of two lanes (reductions and barriers on the reduce lane, the
-///   rest and messages on the gather lane), after the work that the current stream had at the call.
-///   Work::wait() makes the current stream wait, not the calling thread.
+/// The group of ranks that communicate by NCCL, each on a device of its own. It differs from the
+/// contract of ProcessGroup:
+/// - Collectives run on the streams of two lanes (reductions and barriers on the reduce lane, all
+///   others, and messages, on the gather lane), after the work that was on the current stream at
+///   the time of the call. Work::wait() makes the current stream wait, not the calling thread.
 /// - Calls are not compared in advance, except those that go through the table (Note [Calls that do
 ///   not fit]).
 /// - Sums are NCCL's, in no defined order; kMin and kMax may lose NaN.
-/// - Every reduce_scatter of a rank must ask for the slice of its first reduce_scatter on the
-///   group.
+/// - Every reduce_scatter of a rank must ask for the same slice as the rank's first reduce_scatter
+///   on the group.
 /// - Every failure poisons the world: all its groups, on all ranks.
 /// - There are no windows and no shared buffers.
 /// - Messages to other ranks have no number and are never compared; a time-out names the peer and
 ///   the tag. Messages of a rank to itself are copies.
 class Group final : public ProcessGroup {
  public:
-  /// `world` knows `progress` and the communicators already. `rank` is this rank's number in the
-  /// group.
+  /// The caller registers `progress` and the communicators with `world`. `rank` is this rank's
+  /// number in the group.
   Group(std::shared_ptr<World> world, std::shared_ptr<Progress> progress, int rank,
         std::shared_ptr<Communicator> gather, std::shared_ptr<Communicator> reduce);
   ~Group() override;
@@ -50,13 +50,14 @@ class Group final : public ProcessGroup {
   at::Device device() const override { return world_->options().device->torch_device(); }
 
   /// A barrier is an all_reduce of one element, and blocks until it has run. A gather on the host
-  /// goes through the table, and the ranks' calls are always compared. The call publishes this
-  /// rank's part; the time-out counts from wait() on. If the Work is dropped without wait(), the
-  /// group stays usable, but this rank does not see whether calls differ. Throws c10::Error while
-  /// another gather on the host is open.
+  /// goes through the table, where ranks also compare their calls: run() publishes this rank's
+  /// part, and Work::wait() waits for the other parts; the time-out counts from wait() on. If the
+  /// Work is dropped without wait(), the group stays usable, but this rank does not see whether
+  /// calls differ. Throws c10::Error while another gather on the host is open.
   std::shared_ptr<Work> run(const Collective& collective) override;
-  /// Local, except for windows: see NcclOptions::Memory. The memory is registered with the two
-  /// lanes of this group, but not with other groups or with the communicator for permuted slices.
+  /// Local, unless it makes one of NCCL's windows: see NcclOptions::Memory. The memory is
+  /// registered with the two lanes of this group, but not with other groups or with the
+  /// communicator for permuted slices.
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
   /// Returns null; throws CommError if the world has failed.
   std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes, std::string_view name) override;
@@ -94,18 +95,21 @@ class Group final : public ProcessGroup {
   const int rank_;
   StreamLane gather_;
   StreamLane reduce_;
-  std::shared_ptr<Communicator> permuted_;  // on the reduce lane, if slices are not in rank order
-  std::optional<int> slice_;                // once the ranks have agreed on slices
+  // The communicator of the reduce lane for slices that are not in rank order; null if they are.
+  std::shared_ptr<Communicator> permuted_;
+  std::optional<int> slice_;  // this rank's slice, set once the ranks have agreed on slices
   std::set<std::string, std::less<>> subgroup_names_;
   const std::shared_ptr<HostChannel> host_channel_ = std::make_shared<HostChannel>();
-  bool makes_windows_;  // until the first reduction or gather
-  at::Tensor token_;    // what barriers reduce
+  // True if allocate() makes NCCL's windows: the options ask for them, and this rank has not yet
+  // begun a reduction or an all_gather on the group.
+  bool makes_windows_;
+  at::Tensor token_;  // what barriers reduce
   SelfMessages own_messages_;
 };
 
 /// Collective over all ranks; blocks until they have come. Returns the group of all ranks of a new
-/// NCCL world. The communicator's id travels through the table. Throws CommError that names the
-/// ranks that do not come within the time-out.
+/// NCCL world. Rank 0 passes the communicator's id to the others through the table. Throws
+/// CommError that names the ranks that do not come within the time-out.
 std::shared_ptr<Group> make_world(WorldOptions options);
 
 }  // namespace tessera::internal::nccl

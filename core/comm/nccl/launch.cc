@@ -13,7 +13,8 @@ RedOp red_op_of(const Collective& collective) {
               std::string(collective.tag), "': got divisor ", collective.divisor,
               ", expected 0: NCCL divides by the number of ranks; reduce with SUM and divide "
               "yourself");
-  // NCCL knows no bool. With zeros and ones, operations on bytes give the same: see ReduceOp.
+  // NCCL has no bool, so a bool is reduced as a byte. Bools are 0 or 1, so a maximum is "or" and a
+  // minimum is "and", as ReduceOp defines them.
   const bool is_bool = collective.input.scalar_type() == at::kBool;
   switch (collective.reduce) {
     case ReduceOp::kSum:
@@ -47,7 +48,9 @@ DataType dtype_of(at::ScalarType dtype) {
       return DataType::kInt32;
     case at::kChar:
       return DataType::kInt8;
-    default:  // the checks allow nothing else; int16, which NCCL does not know, moves as bytes
+    // Bool and uint8. Also int16, which NCCL does not have, so it is moved as bytes. The checks
+    // allow no other dtype.
+    default:
       return DataType::kUint8;
   }
 }
@@ -77,7 +80,7 @@ class Calls {
               : api_.recv(data, count, dtype_of(dtype), peer, comm_, stream_));
   }
 
-  /// Notes the result of a call.
+  /// Notes the result of one call; end() returns the first error.
   void add(Result result) {
     const bool is_well = result == Result::kSuccess || result == Result::kInProgress;
     if (!is_well && failure_ == Result::kSuccess) failure_ = result;
@@ -94,8 +97,8 @@ class Calls {
   Result failure_ = Result::kSuccess;
 };
 
-/// Moves data between the root's whole tensor and every rank's part. The root's own part may be in
-/// place already.
+/// Moves data between the root's whole tensor and every rank's part. The root's own part is not
+/// moved if it lies in the whole tensor already.
 void gather_or_scatter(Calls& calls, const Collective& collective, int rank, int size) {
   const bool gathers = collective.op == Op::kGather;
   const at::Tensor& part = gathers ? collective.input : collective.output;

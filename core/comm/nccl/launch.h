@@ -8,8 +8,9 @@
 
 namespace tessera::internal::nccl {
 
-/// Queues a collective or a message of rank `rank` of `size` on `stream`. Returns NCCL's result.
-/// gather, scatter and all_to_all are sends and receives in one group of calls.
+/// Queues a collective or message of this rank on `stream`, and returns NCCL's result. `rank` and
+/// `size` are those of the group; `comm` may number its ranks differently for a reduce_scatter.
+/// gather, scatter and all_to_all become sends and receives that NCCL starts together.
 Result launch(const Api& api, const Collective& collective, int rank, int size, OpaqueComm* comm,
               void* stream);
 
@@ -18,8 +19,9 @@ Result launch(const Api& api, const Collective& collective, int rank, int size, 
 Result launch_messages(const Api& api, const std::vector<Collective>& messages, int rank,
                        OpaqueComm* comm, void* stream);
 
-/// Returns the feature that `collective` needs and NCCL lacks, as ProcessGroup::refuse() names it:
-/// bitwise operations, sums of int16, messages from any rank. "" if it lacks nothing.
+/// Returns what `collective` needs and NCCL lacks, in the words of ProcessGroup::refuse(): bitwise
+/// operations, reductions of int16, or receives whose sender may be any rank. Returns "" if NCCL
+/// lacks nothing.
 std::string find_lacking(const Collective& collective);
 
 }  // namespace tessera::internal::nccl

@@ -16,7 +16,7 @@ std::string exchange_key(const Pending& pending, std::string_view what, int rank
                       pending.call().sequence, "/", rank);
 }
 
-/// Returns body(table). An exception of the table fails the world.
+/// Returns body(table). If the table throws, the world fails.
 template <typename Body>
 auto at_table(Pending& pending, Body&& body) {
   try {
@@ -29,10 +29,12 @@ auto at_table(Pending& pending, Body&& body) {
   }
 }
 
-/// Returns the call that precedes the text in `given`.
+/// `given` is the text of a rank's call, a 0 byte, and the text that the rank gave. Returns the
+/// text of the call.
 absl::string_view call_in(const std::string& given) { return given.c_str(); }
 
-/// Puts this rank's text into the table, even in a world of one. Returns its key there.
+/// Puts the text of this rank's call and `text` into the table, even in a world of one rank.
+/// Returns the key.
 std::string give(Pending& pending, std::string_view what, std::string_view text) {
   std::string key = exchange_key(pending, what, pending.rank());
   std::string given = pending.call().text();
@@ -41,14 +43,16 @@ std::string give(Pending& pending, std::string_view what, std::string_view text)
   return key;
 }
 
-/// Waits for every rank's text, and returns them.
+/// Waits until the texts of all ranks are in the table, and returns them by rank. If the ranks'
+/// calls differ, fails the world and throws CommError.
 std::vector<std::string> take(Pending& pending, std::string_view what) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < pending.size(); ++rank) {
     keys.push_back(exchange_key(pending, what, rank));
   }
   std::vector<std::string> texts = at_table(pending, [&](SharedTable& table) {
-    // The time-out is that of `pending`, so a look at the table must not block.
+    // has() does not wait for other ranks, so pending.await() can check the time-out between calls
+    // of it.
     pending.await([&] { return table.has(keys); });
     std::vector<std::string> found;
     for (const std::string& key : keys) found.push_back(table.get(key).value_or(""));
@@ -74,7 +78,7 @@ class StoreGather final : public Work {
   ~StoreGather() override {
     if (!is_open_) return;
     channel_->is_open = false;
-    pending_->mark_finished();  // so it cannot time out
+    pending_->mark_finished();  // nobody waits for it, so it must not time out
   }
 
   bool is_completed() override { return pending_->is_completed(); }
@@ -94,7 +98,8 @@ class StoreGather final : public Work {
   /// Copies every rank's part into the output.
   void take_parts() {
     const std::vector<std::string> parts = take(*pending_, kHostChannel);
-    // All ranks have published this part, so they have read all earlier parts.
+    // All ranks have published their parts of this gather, so they have read all parts of earlier
+    // ones, and this rank's earlier keys can be erased.
     auto& keys = channel_->keys;
     for (; keys.size() > 1; keys.erase(keys.begin())) {
       pending_->world().options().table->erase(keys.front());
@@ -160,7 +165,7 @@ std::shared_ptr<Communicator> split(Pending& pending, Communicator& parent, int 
   auto child = std::make_shared<Communicator>(world.options().api, name, uses_copy_engines);
   world.adopt(child);
   check_result(pending, parent, parent.split(color, key, *child));
-  // The child cannot be polled before the parent is ready.
+  // Only when the parent is ready does the child have a communicator that can be polled.
   await_ready(pending, parent);
   child->complete_split();
   if (color == kNoColor) return nullptr;
@@ -176,7 +181,8 @@ std::shared_ptr<Communicator> meet(Pending& pending) {
   if (options.rank == 0) {
     check_result(pending, *communicator, options.api->get_unique_id(&id));
   }
-  // All ranks must be there before NCCL connects them, because NCCL could not name a missing rank.
+  // exchange() waits until all ranks have come, and names the missing ones; NCCL, which connects
+  // the ranks next, could not name them.
   const std::vector<std::string> ids =
       exchange(pending, "id", std::string_view(id.internal, UniqueId::kBytes));
   ids[0].copy(id.internal, UniqueId::kBytes);

@@ -18,7 +18,7 @@ struct Block {
   void* data;
   std::shared_ptr<World> world;
   std::vector<std::shared_ptr<Communicator>> communicators;
-  std::shared_ptr<Stream> stream;  // current at the allocation
+  std::shared_ptr<Stream> stream;  // the stream that was current at the allocation
 
   ~Block() {
     try {
@@ -32,8 +32,9 @@ struct Block {
                                                     ends = std::move(ends),
                                                     communicators = std::move(communicators)] {
         try {
-          // NCCL makes its device current and then restores the previous one, which here would be
-          // GPU 0.
+          // NCCL makes the communicator's device current, and then the device that was current
+          // before. In a new thread that would be GPU 0, and making it current would create a
+          // context on it. So make this rank's device current first.
           const c10::DeviceGuard here(world->options().device->torch_device());
           for (const auto& end : ends) end->synchronize();
           for (const auto& communicator : communicators) communicator->deregister_memory(data);
@@ -41,7 +42,7 @@ struct Block {
         } catch (...) {  // the device has failed, and its memory is lost anyway
         }
       }).detach();
-    } catch (...) {  // no memory, or a device that is gone: it stays until the process ends
+    } catch (...) {  // no memory, or a lost device: the block stays until the process ends
     }
   }
 };

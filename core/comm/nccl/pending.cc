@@ -23,8 +23,8 @@ bool Pending::look() {
   if (end_ == nullptr || !launched_.load(std::memory_order_acquire) || !end_->is_done()) {
     return false;
   }
-  // Work that an abort ends on the device looks like success. So the failure is marked before the
-  // abort.
+  // If an abort has ended the work on the device, that looks like success. But a failure is noted
+  // before the abort, so it is seen here.
   if (world_->is_failed()) return false;
   mark_finished();
   return true;
@@ -36,10 +36,12 @@ void Pending::wait() {
   if (!look()) {
     throw_if_failed();
     world_->options().device->current_stream()->wait(*end_);
-    // A CPU stream has blocked until the collective ended. If it was aborted, it has no result.
+    // If the stream is a CPU's, the line above has blocked until the collective ended, perhaps
+    // because it was aborted. Then there is no result.
     throw_if_failed();
   }
-  // From here on, the current stream orders whatever reuses the tensors' memory.
+  // The tensors can be let go now, because whatever reuses their memory comes later on the current
+  // stream.
   release();
 }
 
@@ -81,12 +83,13 @@ void Pending::throw_error(const std::string& cause) const {
                   cause);
 }
 
-/// Notes the wait without ranks, because NCCL does not say for which ranks it waits.
+/// Notes in `wait` that this rank waits in this call. Names no ranks, because NCCL does not say for
+/// which ranks it waits.
 void Pending::note_wait(WaitReport& wait) const noexcept try {
   const std::string number = call_.sequence < 0 ? "" : absl::StrCat(" #", call_.sequence);
   wait.note(absl::StrCat(call_.text(), number, " on group '", group(), "'"), group(),
             call_.sequence, {});
-} catch (const std::exception&) {  // no memory: nobody sees it
+} catch (const std::exception&) {  // no memory: the wait is not noted
 }
 
 void Pending::pause(int64_t looks) {

@@ -19,9 +19,10 @@
 
 namespace tessera::internal::nccl {
 
-/// A collective on a lane's stream. Holds its tensors until wait(), or until the collective has
-/// finished. Later work on the stream that was current in wait() may reuse their memory, as with
-/// LibTorch's CUDA allocator; the CPU may not.
+/// A collective or message on a lane's stream, or a call without work on the device. Holds its
+/// tensors until wait() or, if the Work is dropped before that, until the call has finished. After
+/// wait(), later work on the stream that was current in wait() may reuse the tensors' memory, as
+/// with LibTorch's CUDA allocator; the CPU may not, because the collective may still be running.
 class Pending final : public Work {
  public:
   /// `end` is recorded after the collective; null for a call without work on the device.
@@ -47,7 +48,8 @@ class Pending final : public Work {
   void hold_clock() { begin_.store(Clock::time_point::max(), std::memory_order_relaxed); }
   /// Restarts the time-out, which counts from now on.
   void rewind() { begin_.store(Clock::now(), std::memory_order_relaxed); }
-  /// Marks the call as finished. Called from outside for a call without work on the device.
+  /// Marks the call as finished. look() does this for a call on a stream; for a call without work
+  /// on the device, whoever completes it calls this.
   void mark_finished() {
     if (!finished_.exchange(true, std::memory_order_acq_rel)) flight_.end();
   }
@@ -74,8 +76,8 @@ class Pending final : public Work {
   /// already.
   [[noreturn]] void fail(const std::string& cause);
 
-  /// Runs this rank's part of a call that has begun. An exception of `body` fails the world,
-  /// because the other ranks wait for this one, unless the call has finished by then.
+  /// Runs this rank's part of a call that has begun. If `body` throws anything but CommError before
+  /// the call has finished, fails the world, because the other ranks wait for this one.
   template <typename Body>
   auto carry_out(Body&& body) {
     try {
@@ -88,7 +90,7 @@ class Pending final : public Work {
     }
   }
 
-  /// Blocks until is_done() returns true, and polls it. Throws CommError if the world fails first.
+  /// Polls is_done() until it returns true. Throws CommError if the world fails first.
   template <typename Condition>
   void await(Condition&& is_done) {
     WaitReport wait;

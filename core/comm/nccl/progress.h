@@ -12,7 +12,7 @@
 
 namespace tessera::internal::nccl {
 
-/// A call of this rank, as its group numbers it.
+/// A call of this rank, with the number that its group has given it; -1 if it has none.
 struct NumberedCall {
   int64_t sequence = -1;
   CallSignature signature;
@@ -22,7 +22,7 @@ struct NumberedCall {
     return {.signature = collective.signature(), .tag = std::string(collective.tag)};
   }
 
-  /// "all_reduce SUM float32[1024] 'bucket 3'".
+  /// Returns a description such as "all_reduce SUM float32[1024] 'bucket 3'".
   std::string text() const { return describe(signature, tag); }
 };
 
@@ -35,13 +35,14 @@ class Progress {
 
   const std::string& group() const { return group_; }
   const std::vector<int>& world_ranks() const { return world_ranks_; }
-  /// "rank 1", or "rank 3 of the world" if its number there differs.
+  /// Returns the name of the group's rank `rank` in messages: "rank 1" if it has the same number in
+  /// the world, else its number there, as in "rank 3 of the world".
   std::string name_of(int rank) const {
     const int world_rank = world_ranks_[rank];
     return absl::StrCat("rank ", world_rank, world_rank == rank ? "" : " of the world");
   }
 
-  /// Numbers the call.
+  /// Gives `call` the next number.
   void begin(NumberedCall& call) { call.sequence = begun_++; }
   void leave() { has_left_ = true; }
 

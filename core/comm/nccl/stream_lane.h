@@ -28,10 +28,11 @@ class StreamLane {
     stream_->wait(*begin_);
   }
 
-  /// Returns an event that only this lane owns. Once all other owners have dropped the event, it
-  /// may be returned again.
+  /// Returns an event that nothing else uses. The lane keeps a reference to it, and may return it
+  /// again once that is the only reference.
   std::shared_ptr<Event> take_event() {
-    // Events are dropped in about the order in which they were taken.
+    // The search goes round, beginning after the event that was found last: events are dropped in
+    // about the order in which they were taken, so the next one is the most likely to be free.
     for (size_t looked = 0; looked < ends_.size(); ++looked) {
       const auto& event = ends_[next_];
       next_ = (next_ + 1) % ends_.size();

@@ -21,19 +21,20 @@
 namespace tessera::internal::nccl {
 namespace {
 
-// How long the first call that fails waits until its cause is published and the communicators are
-// down. An abort that hangs must not hang the call.
+// How long failure() waits, the first time, until the cause of the failure is published and the
+// communicators are aborted. The wait has a limit, because an abort that hangs must not hang the
+// caller.
 constexpr auto kTimeToSettle = std::chrono::seconds(5);
 
 }  // namespace
 
-/// Communicators of a group that is gone.
+/// A group that has been destroyed, and those of its communicators that still exist.
 struct World::Leaving {
   std::string group;
   std::vector<std::shared_ptr<Communicator>> communicators;
   std::vector<std::shared_ptr<Stream>> streams;
   Clock::time_point deadline;
-  std::string report;  // "" once it is in the table
+  std::string report;  // text still to be written into the table; "" once it is there
 };
 
 std::shared_ptr<World> World::start(WorldOptions options, std::shared_ptr<Progress> all) {
@@ -62,7 +63,8 @@ void World::propose(std::string_view cause) noexcept {
 std::optional<std::string> World::failure() {
   std::unique_lock<std::mutex> lock(mutex_);
   if (proposal_.empty() && !failed_) return std::nullopt;
-  // Until then, work on the device may touch memory that an unwinding caller frees.
+  // Wait for is_down_: before that, work on the device may still touch memory that the caller frees
+  // when it unwinds.
   if (!gave_up_) gave_up_ = !settled_.wait_for(lock, kTimeToSettle, [this] { return is_down_; });
   return failed_ ? cause_ : proposal_;
 }
@@ -105,8 +107,9 @@ void World::leave(const std::shared_ptr<Progress>& progress,
 }
 
 void World::run() {
-  // NCCL makes its device current and then restores the previous one. In this thread that would be
-  // GPU 0, and a context would be created there.
+  // Inside a call, NCCL makes the communicator's device current, and afterwards restores the device
+  // that was current before. In a new thread that device is GPU 0, and making it current would
+  // create a context on it. So make this rank's device current first.
   c10::OptionalDeviceGuard here;
   if (options_.device != nullptr) here.reset_device(options_.device->torch_device());
   while (sleep()) {
@@ -117,7 +120,8 @@ void World::run() {
     if (is_failed()) drop();
     take_down();
   }
-  // The process ends: publishes at least that this rank has left, and why.
+  // The process ends, or no group and no call is left. What remains to be done is to publish a
+  // cause that was proposed, and to tell the table which groups this rank has left.
   if (const std::string cause = proposal(); !cause.empty() && !is_failed()) publish({cause});
   take_down();
 }
@@ -129,7 +133,7 @@ void World::end() {
   changed_.notify_all();
 }
 
-/// Waits until there may be something to do. Returns false when there never will be.
+/// Waits until there may be something to do. Returns false if the thread is to end.
 bool World::sleep() {
   std::unique_lock<std::mutex> lock(mutex_);
   if (is_ending_) return false;
@@ -145,10 +149,11 @@ std::string World::proposal() {
   return proposal_;
 }
 
-/// Makes the first published cause this rank's, then aborts.
+/// Publishes `cause`, adopts whichever cause was published first as this rank's cause, then aborts
+/// the world's communicators.
 void World::settle(const Cause& cause) {
   std::string first = publish(cause);
-  // Only this rank's last calls, because other ranks keep their own records.
+  // Writes only this rank's last calls, because the other ranks write their own.
   const RankFlight own{.rank = options_.rank,
                        .pid = static_cast<int>(::getpid()),
                        .state = "failed",
@@ -166,7 +171,8 @@ void World::settle(const Cause& cause) {
   settled_.notify_all();
 }
 
-/// Ends everything in a failed world, also what began while it failed.
+/// Aborts the communicators of a failed world and drops its pending calls, including those that
+/// began while the world failed.
 void World::drop() {
   std::vector<std::shared_ptr<Communicator>> communicators;
   std::list<std::shared_ptr<Pending>> pending;
@@ -185,7 +191,8 @@ bool World::has_pending(const std::string& group) {
   });
 }
 
-/// Brings the communicators of groups that are gone one step further.
+/// Tells the table that groups of this rank are gone, and finishes or aborts their communicators as
+/// far as possible now.
 void World::take_down() {
   std::list<Leaving> leaving;
   {
@@ -211,11 +218,11 @@ void World::take_down() {
 // --- Causes ---
 // How the watch thread finds out why a world fails, and tells the other ranks through the table.
 
-/// One rank's report, read back.
+/// One rank's report, parsed from its text in the table.
 struct Report {
-  int64_t begun = -1;  // number of collectives; -1 if the rank does not answer
+  int64_t begun = -1;  // number of collectives that the rank has begun; -1 if it does not answer
   bool has_left = false;
-  std::string text;  // the call that was asked about; "" if not known
+  std::string text;  // the rank's call with the number that was asked for; "" if it is not known
 
   static Report parse(const std::string& text) {
     const std::vector<std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 2));
@@ -229,7 +236,8 @@ struct Report {
 
 namespace {
 
-// Ranks answer within one look at the table, if they can.
+// How long a rank that asks waits for the answers: kLooksForAnswers times WorldOptions::table_poll,
+// plus kAnswerGrace. A rank that can answer does so when it next looks at the table.
 constexpr int kLooksForAnswers = 4;
 constexpr auto kAnswerGrace = std::chrono::milliseconds(100);
 
@@ -249,7 +257,8 @@ std::string absence(const Report& report) {
                       report.begun, " collectives");
 }
 
-/// Returns how two ranks' calls differ; "" if they do not.
+/// Returns a text that says how the call of some rank differs from rank 0's; "" if none is known to
+/// differ.
 std::string difference(const Progress& progress, const std::vector<Report>& reports) {
   for (size_t rank = 1; rank < reports.size(); ++rank) {
     const bool is_known = !reports[rank].text.empty() && !reports[0].text.empty();
@@ -261,9 +270,10 @@ std::string difference(const Progress& progress, const std::vector<Report>& repo
   return "";
 }
 
-/// Returns why the call has not finished after `waited_ms`, according to the ranks' reports: a rank
-/// is missing, else a rank called something else, else neither. A message has no number; for it the
-/// other rank is missing.
+/// Returns why the call `pending` has not finished after `waited_ms`, according to the ranks'
+/// reports. Names the ranks that have not begun the call; if all have, two calls that differ; if
+/// none differ, a device or a network that hangs. A message has no number, so for a message the
+/// peer is named.
 Cause explain_time_out(const Pending& pending, int64_t waited_ms,
                        const std::vector<Report>& reports) {
   const Progress& progress = pending.progress();
@@ -290,11 +300,12 @@ Cause explain_time_out(const Pending& pending, int64_t waited_ms,
 
 }  // namespace
 
-/// The reports of a group's ranks about a collective, in rank order.
+/// The answers of a group's ranks to an inquiry about one collective. `reports` is by rank, `asker`
+/// the rank that has asked first.
 struct World::Answers {
   std::vector<Report> reports;
   int asker = -1;
-  std::optional<std::string> failure;  // published meanwhile
+  std::optional<std::string> failure;  // set if a failure was published meanwhile
 };
 
 Cause World::look() {
@@ -311,7 +322,8 @@ Cause World::look() {
   return has_lost ? name_lost(std::move(cause)) : cause;
 }
 
-/// Returns a communicator that reports an error, or null if none does. Sets `state` to the error.
+/// If a communicator reports an error, returns it and sets `state` to the error. Returns null if
+/// none does.
 std::shared_ptr<Communicator> World::find_failed(Result& state) {
   std::vector<std::shared_ptr<Communicator>> communicators;
   {
@@ -326,7 +338,8 @@ std::shared_ptr<Communicator> World::find_failed(Result& state) {
 }
 
 Cause World::look_at_pending() {
-  std::list<std::shared_ptr<Pending>> over;  // their tensors are freed outside the lock
+  // Finished calls; their tensors are freed after the lock is released.
+  std::list<std::shared_ptr<Pending>> over;
   std::shared_ptr<Pending> late;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -359,8 +372,10 @@ Cause World::look_at_table() {
   return {};
 }
 
-/// Reports, once, this rank's last calls on the group and how many it has finished. `inquiry` has
-/// the rank that asks, the collective's number, and its group.
+/// Answers the first inquiry in the table. `inquiry` holds the rank that asks, the number of a
+/// collective, and its group. The answer says whether this rank has left the group, how many
+/// collectives it has begun there, and, if that is still recorded, which collective of this rank
+/// has that number.
 void World::answer(const std::string& inquiry) {
   if (std::exchange(answered_, true)) return;
   const std::vector<std::string> parts = absl::StrSplit(inquiry, absl::MaxSplits(' ', 2));
@@ -381,7 +396,8 @@ void World::answer(const std::string& inquiry) {
   options_.table->set(answer_key(options_.rank), report);
 }
 
-/// Writes `report` into the table, because this thread may have ended when another rank asks.
+/// Writes `report` about the destroyed group `group` into the table now, because this thread may
+/// have ended when another rank asks.
 void World::say_left(const std::string& group, const std::string& report) noexcept {
   try {
     options_.table->set(left_key(options_.rank, group), report);
@@ -438,8 +454,8 @@ Cause World::explain(const Pending& pending) {
   }
 }
 
-/// Adds a name to `cause` when NCCL has lost a rank and does not name it: the rank that has left or
-/// does not answer.
+/// Called when NCCL has lost a rank, which it does not name. Adds to `cause` the rank that has left
+/// or does not answer.
 Cause World::name_lost(Cause cause) {
   try {
     const Answers answers = ask(*all_, -1);
@@ -458,8 +474,9 @@ Cause World::name_lost(Cause cause) {
   return cause;
 }
 
-/// Publishes `cause` unless the ranks have a cause already. Returns the cause that all ranks have.
-/// Reports `cause` to the launcher first, unless another rank has published one.
+/// Publishes `cause`, unless a cause is published already. Returns the published one, which is the
+/// cause on all ranks. If no cause is published yet, reports `cause` to the launcher before it
+/// publishes it.
 std::string World::publish(const Cause& cause) {
   bool is_first = !cause.is_published;
   try {

@@ -28,15 +28,17 @@ class Pending;
 struct WorldOptions {
   /// Why this rank cannot take part, or "" if it can. If it cannot, `api` and `device` may be null.
   std::string problem = {};
-  std::shared_ptr<const Api> api = {};  ///< load_api()
+  std::shared_ptr<const Api> api = {};  ///< NCCL's functions, from load_api()
   /// This rank's device.
   std::shared_ptr<Device> device = {};
-  /// The ranks agree through this table; kept as long as the world. It must be new for each world,
-  /// or ranks would take the id of an earlier world.
+  /// The table through which the ranks agree. The world keeps it. Every world needs a new table: in
+  /// the table of an earlier world, ranks would find the id of that world's communicator and take
+  /// it.
   std::shared_ptr<SharedTable> table;
   int rank = 0;
   int size = 1;
-  /// Limit from the call of a collective to its end on the device. Range: > 0, at most kMaxTimeOut.
+  /// The longest time from the call of a collective to its end on the device. Range: > 0, at most
+  /// kMaxTimeOut.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// How often the table is asked whether another rank has failed. Range: > 0.
   std::chrono::milliseconds table_poll = std::chrono::milliseconds(500);
@@ -50,7 +52,7 @@ struct WorldOptions {
 /// Why a world fails.
 struct Cause {
   std::string text;           ///< "" if it does not fail
-  int culprit = -1;           ///< the rank of the world that caused it; negative: this one
+  int culprit = -1;           ///< the rank of the world that caused it; negative: this rank
   bool is_published = false;  ///< another rank has published it
 };
 
@@ -60,16 +62,16 @@ struct Cause {
 /// Note [Watch]
 /// ~~~~~~~~~~~~
 /// No thread waits for collectives on a device. Instead a watch thread per rank polls the events of
-/// pending collectives (time-outs), the communicators (asynchronous errors) and the table (failures
-/// of other ranks). Any thread that notices a failure proposes a cause; the watch thread reports it
-/// to the launcher (Note [First failure]) and publishes it in the table. The first cause published
-/// is the cause on all ranks. Then the thread aborts all communicators of the world, which ends
-/// what hangs on the device. A cause that another rank has published is not reported to the
-/// launcher again. A cause that is proposed while the process ends is still published. Only the
-/// watch thread destroys and aborts communicators, so an NCCL call that hangs there hangs no other
-/// thread. No thread joins the watch thread. It ends when the last group and the last communicator
-/// are destroyed, or when the process ends (Note [End of the process]); communicators that remain
-/// then are left alone.
+/// pending collectives to notice time-outs, the communicators to notice asynchronous errors, and
+/// the table to notice failures of other ranks. Any thread that notices a failure proposes a cause;
+/// the watch thread reports it to the launcher (Note [First failure]) and publishes it in the
+/// table. The first cause published is the cause on all ranks. Then the watch thread aborts all
+/// communicators of the world, which ends what hangs on the device. A cause that another rank has
+/// published is not reported to the launcher again. A cause that is proposed while the process ends
+/// is still published. Only the watch thread destroys and aborts communicators, so an NCCL call
+/// that hangs there hangs no other thread. No thread joins the watch thread. It ends when the last
+/// group and the last communicator are destroyed, or when the process ends (Note [End of the
+/// process]); communicators that remain then are left alone.
 ///
 /// Note [Calls that do not fit]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~
@@ -90,8 +92,9 @@ class World : public std::enable_shared_from_this<World> {
   /// Any thread. Begins to make `cause` the cause of failure on all ranks, unless they have one
   /// already.
   void propose(std::string_view cause) noexcept;
-  /// Returns the cause of failure, if there is one, after waiting for a limited time until it is
-  /// published and communicators are aborted.
+  /// Returns the cause of the world's failure, or nullopt if it has not failed. Before it returns a
+  /// cause, waits for a limited time until the cause is published and the communicators are
+  /// aborted.
   std::optional<std::string> failure();
   bool is_failed() const { return failed_.load(std::memory_order_acquire); }
 
@@ -101,8 +104,8 @@ class World : public std::enable_shared_from_this<World> {
   /// Registers a new group (enter()) or a new communicator (adopt()) of this world.
   void enter(std::shared_ptr<Progress> progress);
   void adopt(std::shared_ptr<Communicator> communicator);
-  /// Called when a group is destroyed. Destroys its communicators when nothing is in flight on them
-  /// any more, or else aborts them. Keeps `streams` until then.
+  /// Called when a group is destroyed. Destroys its communicators once nothing is in flight on
+  /// them, or aborts them at the time-out or when the world fails. Keeps `streams` until then.
   void leave(const std::shared_ptr<Progress>& progress,
              std::vector<std::shared_ptr<Communicator>> communicators,
              std::vector<std::shared_ptr<Stream>> streams) noexcept;
@@ -133,20 +136,22 @@ class World : public std::enable_shared_from_this<World> {
   bool has_pending(const std::string& group);
 
   const WorldOptions options_;
-  const std::shared_ptr<Progress> all_;  // this rank's progress on the group of all ranks
+  const std::shared_ptr<Progress> all_;  // how far this rank has come in the group of all ranks
   std::atomic<bool> failed_{false};
   const std::shared_ptr<FlightRing> flights_ = std::make_shared<FlightRing>();
 
   std::mutex mutex_;
-  std::condition_variable changed_;  // there is work for the watch thread
+  std::condition_variable changed_;  // notified when the watch thread may have work
   std::condition_variable settled_;
   std::string proposal_;
   std::string cause_;
-  bool is_down_ = false;  // everything in a failed world has been ended
-  bool gave_up_ = false;  // no longer waits for is_down_
+  // The communicators of the failed world have been aborted, and its calls dropped.
+  bool is_down_ = false;
+  bool gave_up_ = false;  // failure() has waited for is_down_ in vain; later calls do not wait
   std::list<std::shared_ptr<Pending>> pending_;
   std::vector<std::shared_ptr<Communicator>> communicators_;
-  std::map<std::string, std::shared_ptr<Progress>> progress_;  // by group, destroyed ones included
+  // This rank's Progress in each group, by the group's name. Destroyed groups keep their entries.
+  std::map<std::string, std::shared_ptr<Progress>> progress_;
   std::list<Leaving> leaving_;
   int groups_ = 0;
   bool is_ending_ = false;

@@ -24,11 +24,13 @@ namespace {
 
 using hosts::HostLayout;
 
-// Added to the time-out between hosts. So a missing rank is named by the ranks of its own host;
-// ranks of other hosts would name the ranks that wait for it.
+// How much longer the time-out between hosts is than the time-out inside a host. So if a rank is
+// missing, the ranks of its own host time out first, and name it. Ranks of other hosts would name
+// the ranks that wait for the missing one.
 constexpr auto kGrace = std::chrono::seconds(1);
 
-/// Returns the number of each rank's host, by rank.
+/// Returns the number of each rank's host, by rank. Hosts are numbered in the order of their first
+/// ranks.
 std::vector<int> find_hosts(ProcessGroup& flat, const Environment& environment) {
   const std::string id =
       environment.host.empty() ? host_id() : absl::StrCat("TESSERA_HOST ", environment.host);
@@ -42,7 +44,8 @@ std::vector<int> find_hosts(ProcessGroup& flat, const Environment& environment) 
   return host_of_rank;
 }
 
-/// Makes the world of this host's ranks. All ranks throw if some host cannot make its own.
+/// Makes the group of this host's ranks, which share memory. If that fails on some host, the ranks
+/// of all hosts throw.
 std::shared_ptr<Group> meet_on_hosts(ProcessGroup& flat, const HostLayout& layout,
                                      const ProcessGroupOptions& options,
                                      const Environment& environment) {

@@ -27,7 +27,7 @@ T checked(absl::StatusOr<T> result, const std::string& source = "") {
   return *std::move(result);
 }
 
-/// Returns the credentials of this job and attempt; ranks with others are not admitted.
+/// Returns the credentials of this job and attempt; ranks with other credentials are not admitted.
 Credentials credentials_of(const Environment& environment) {
   std::string job = environment.job_id;
   if (job.empty() && environment.is_of_scheduler() && environment.is_one_host()) {

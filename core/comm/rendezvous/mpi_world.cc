@@ -32,7 +32,7 @@ void share_cores_of_host(const mpi::World& world, const Environment& environment
   share_cores(available_cores(pids), environment.local_world_size);
 }
 
-/// Tells all ranks where each of them is.
+/// Tells every rank the process and the host of each rank.
 void exchange_places(const mpi::WorldGroup& made, const std::string& host) {
   std::vector<mpi::World::Place> places;
   for (const std::string& text :
@@ -61,8 +61,9 @@ std::shared_ptr<Group> make_mpi_world(ProcessGroupOptions options, const Environ
       mpi::MpiOwner::kTessera);
   std::shared_ptr<Group>& group = made.group;
   const int size = group->size();
-  // All ranks find this, each in a world of its own. So the group is destroyed first, and reports
-  // nothing.
+  // If MPI has another size than the environment says, every rank finds that by itself, because
+  // each is in an MPI world of its own. Destroy the group before the throw, because a group that is
+  // destroyed by an exception reports a failure.
   if (size != environment.world_size) group.reset();
   TORCH_CHECK(
       size == environment.world_size, "[mpi] world: got ", size, " ranks from ", calls.library(),
@@ -78,7 +79,8 @@ std::shared_ptr<Group> make_mpi_world(ProcessGroupOptions options, const Environ
                                          ", as the environment says; unset RANK "
                                          "and WORLD_SIZE, or set them as MPI does"),
                       "init_process_group");
-  // Compared here, because an error of the first calls that differ would not name the variable.
+  // Compare the backends here. Otherwise ranks with different backends would make different calls
+  // later, and that error would not name the variable that is the cause.
   require_equal(*group,
                 {absl::StrCat("backend ", options.backend == "hosts" ? "hosts" : "mpi",
                               " (TESSERA_BACKEND, ProcessGroupOptions::backend, TESSERA_HOST)")},

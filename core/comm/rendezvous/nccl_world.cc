@@ -15,7 +15,7 @@ namespace {
 std::shared_ptr<SharedTable> meet_others(const ProcessGroupOptions& options,
                                          const Environment& environment) {
   if (environment.world_size == 1) return std::make_shared<JobTable>();
-  Transport none;  // all that ranks share before NCCL connects them is a table
+  Transport none;  // before NCCL connects the ranks, they share nothing but a table
   const auto place = find_place(options, environment);
   return meet(*place, none, environment, options.timeout, options.device)
       .make_table(options.timeout);
@@ -45,7 +45,8 @@ std::shared_ptr<ProcessGroup> make_nccl_world(ProcessGroupOptions options,
                            .nccl = options.nccl};
   world.problem = thrown_by([&] {
     world.device = take_gpu(gpu_of(options, environment, GpuChoice::Use::kOwn));
-    world.api = take_nccl();  // after LibTorch's CUDA libraries, to get their NCCL
+    // Loaded after LibTorch's CUDA libraries, so that this is the NCCL that they use.
+    world.api = take_nccl();
   });
   return nccl::make_world(std::move(world));
 }

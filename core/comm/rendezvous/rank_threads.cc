@@ -15,7 +15,8 @@ namespace tessera::internal {
 RankThreads::RankThreads(int size, std::function<void(int rank)> body) : body_(std::move(body)) {
   threads_.reserve(static_cast<size_t>(size));  // so that it does not grow while a rank forks
   try {
-    // With the caller's signal mask, because a body is the program's own code.
+    // Unlike the library's own threads, which block signals, these keep the caller's signal mask,
+    // because they run the program's own code.
     for (int rank = 0; rank < size; ++rank) threads_.emplace_back([this, rank] { run(rank); });
   } catch (const std::system_error& error) {
     let_go(/*may_begin=*/false);  // otherwise started threads would wait for the rest

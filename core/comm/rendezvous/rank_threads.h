@@ -10,7 +10,8 @@
 
 namespace tessera::internal {
 
-/// Ranks that are threads of this process. They inherit its blocked signals, as threads do.
+/// Ranks that are threads of this process. The threads block the signals that the calling thread
+/// blocks.
 class RankThreads {
  public:
   /// An exception that has left a rank's body.
@@ -30,8 +31,9 @@ class RankThreads {
 
   /// Blocks for at most `limit`. Returns true if all bodies have ended.
   bool wait_for(std::chrono::milliseconds limit);
-  /// Blocks until all bodies have ended. Returns the failures in the order in which they happened:
-  /// when the exception began to unwind the rank's groups or, if it unwound none, left the body.
+  /// Blocks until all bodies have ended. Returns the failures in the order of Failure::when: the
+  /// time at which the exception began to unwind the rank's groups or, if it unwound none, left the
+  /// body.
   std::vector<Failure> wait();
 
  private:
@@ -41,8 +43,8 @@ class RankThreads {
   const std::function<void(int)> body_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool is_open_ = false;  // the gate before the bodies
-  bool may_begin_ = false;
+  bool is_open_ = false;    // let_go() was called, so the threads wait no longer
+  bool may_begin_ = false;  // true if the threads are to call their bodies
   size_t ended_ = 0;
   std::vector<Failure> failures_;
   std::vector<std::thread> threads_;

@@ -28,12 +28,13 @@ namespace {
 
 constexpr const char* kAuto = "auto";
 constexpr std::string_view kBackends[] = {kAuto, "loopback", "mpi", "hosts", "shm", "nccl"};
-// For messages.
+// The backend names, as error messages list them.
 constexpr const char* kBackendNames =
     "'auto', 'loopback' (one rank), 'mpi' (CPUs of any hosts, under mpirun or srun), 'hosts' (mpi, "
     "and shared memory inside each host), 'shm' (ranks of one host) or 'nccl' (GPUs)";
 
-/// Returns the backend for programs that leave the choice open.
+/// Returns the backend that TESSERA_BACKEND names; "auto" if it is not set. Used if the program's
+/// options leave the choice to "auto".
 std::string backend_by_environment() {
   const std::string named = process_environment("TESSERA_BACKEND").value_or(kAuto);
   TORCH_CHECK(absl::c_linear_search(kBackends, named), "[rendezvous] TESSERA_BACKEND: got '", named,
@@ -118,7 +119,7 @@ Environment environment_for(const ProcessGroupOptions& options) {
   needs.identity = !options.rank.has_value();
   needs.store = options.store == nullptr && options.store_url.empty();
   auto environment = read_environment(process_environment, {needs.identity, /*store=*/false});
-  // MPI's launcher has connected the ranks already.
+  // Ranks over MPI need no place to meet, because MPI's launcher has connected them already.
   const bool needs_place = !environment.ok() || !is_over_mpi(options, *environment);
   if (needs_place) environment = read_environment(process_environment, needs);
   TORCH_CHECK(environment.ok(), std::string(environment.status().message()));
@@ -130,7 +131,8 @@ Environment environment_for(const ProcessGroupOptions& options) {
   return *std::move(environment);
 }
 
-/// Prints the line in one write, because the ranks share the terminal.
+/// Prints who this rank is and where it meets the others. All of it is one write, because the ranks
+/// share the terminal.
 void say_identity(const ProcessGroupOptions& options, const Environment& environment) {
   std::string line = absl::StrCat("[rendezvous] ", describe_identity(environment), "; pid ",
                                   ::getpid(), " on ", machine_name());

@@ -38,7 +38,8 @@ void check_run_threads(int n, const ProcessGroupOptions& options) {
               "threads have their own; leave them out");
   TORCH_CHECK(!options.device.has_index(), "[run_threads] options: got device '",
               options.device.str(), "', expected no index, as rank r has GPU r; leave it out");
-  // Checked before the world is made, because MPI leaves variables of a rank in the environment.
+  // Refuse MPI here, before a world is made, because MPI sets variables of a rank in this process's
+  // environment and leaves them there.
   const std::string backend = options.backend != "auto"
                                   ? options.backend
                                   : process_environment("TESSERA_BACKEND").value_or("auto");
@@ -54,7 +55,7 @@ void check_run_threads(int n, const ProcessGroupOptions& options) {
       "beside that of the job; start one process, or one rank for each device");
 }
 
-/// Returns true if the error may only say that another rank has failed.
+/// Returns true if the error may be only a consequence of another rank's failure.
 bool is_consequence(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);

@@ -24,8 +24,8 @@ namespace {
 constexpr int kMaxWorld = 4096;
 constexpr int kSpinCount = 2000;
 
-/// How long the ranks of one host wait for each other to share memory inside a job of several
-/// hosts.
+/// In a job of several hosts: how long the ranks of one host wait for each other when they meet to
+/// share memory.
 constexpr auto kMeetingOfPart = std::chrono::seconds(30);
 
 Lane::Mode mode_of(ProcessGroupOptions::Lane lane, int cores, int ranks) {
@@ -34,14 +34,16 @@ Lane::Mode mode_of(ProcessGroupOptions::Lane lane, int cores, int ranks) {
   return is_thread ? Lane::Mode::kThread : Lane::Mode::kInline;
 }
 
-/// `callers`: how many threads of a rank use the group at a time.
+/// Makes this rank's group over `world`. `callers`: how many threads of a rank use the group at a
+/// time, if the group's lane has no thread of its own.
 std::shared_ptr<Group> group_of(const ProcessGroupOptions& options,
                                 std::shared_ptr<shm::World> world, std::string name = "world",
                                 int callers = 1) {
   const int cores = world->cores();
   const int ranks = world->size();
   const Lane::Mode mode = mode_of(options.lane, cores, ranks);
-  // Spinning ranks would take the cores away from those they wait for.
+  // Waiting threads spin only if there is a core for every thread of all ranks. Otherwise they
+  // would take cores away from the threads that they wait for.
   const int threads = (mode == Lane::Mode::kThread ? 2 : callers) * ranks;
   const int spin_count = threads <= cores ? kSpinCount : 0;
   shm::Channel& channel = world->channel();
@@ -63,7 +65,8 @@ void check_one_host(const Environment& environment) {
               "start all ranks on one host, or leave the backend to 'auto', which is 'hosts' then");
 }
 
-/// The page that the processes of one host share.
+/// Lets the ranks of one host meet in a page of shared memory: the first rank makes it, and the
+/// others map it.
 class SharedPage final : public Transport {
  public:
   SharedPage(int rank, int world_size, shm::PartOfJob part = {})
@@ -126,7 +129,9 @@ std::shared_ptr<Group> make_shm_part(const ProcessGroupOptions& options,
   SharedPage page(of_part.rank, of_part.world_size, {.numbers = part.ranks, .host = part.host});
   ProcessGroupOptions of_group = options;
   of_group.lane = ProcessGroupOptions::Lane::kInline;
-  constexpr int kCallers = 2;  // the rank, and the thread of a group of several hosts
+  // Two threads of each rank use this group: the rank's own thread, and the thread of the group of
+  // several hosts.
+  constexpr int kCallers = 2;
   meet(place, page, of_part, timeout, options.device);
   return group_of(of_group, page.take_world(), std::move(part.group), kCallers);
 }
@@ -137,7 +142,8 @@ std::shared_ptr<ProcessGroup> make_shm_world(ProcessGroupOptions options,
   const GpuChoice gpu = gpu_of(options, environment, GpuChoice::Use::kShared);
   auto host = meet_on_host(std::move(options), environment);
   if (is_on_host) return host;
-  // The ranks have met first, so that all of them throw what one of them lacks.
+  // The GPU is taken only after the ranks have met, so that if one rank cannot take its GPU, all
+  // ranks throw its reason.
   std::shared_ptr<Device> device;
   const std::string problem = thrown_by([&] { device = take_gpu(gpu); });
   refuse_on_all_ranks(*host, problem, "init_process_group");

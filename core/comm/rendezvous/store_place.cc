@@ -24,13 +24,13 @@
 namespace tessera::internal {
 namespace {
 
-// Limit for rank 0's look at a note of an earlier meeting, whose address may never answer.
+// How long rank 0 tries the address in a note of an earlier meeting. That address may never answer.
 constexpr auto kTimeForOldNote = std::chrono::seconds(2);
 constexpr auto kTimeToAnswer = std::chrono::milliseconds(100);
 
-/// Runs `call` in a thread and returns or throws its result, or returns nothing if it is not done
-/// by `deadline`; the thread is detached then, as a store may block forever. `call` must own all
-/// that it uses. Throws std::runtime_error if no thread can be started.
+/// Runs `call` in a detached thread, because a store may block forever. Returns its result, throws
+/// its exception, or returns nullopt if it has not ended by `deadline`. `call` must own all that it
+/// uses. Throws std::runtime_error if no thread can be started.
 template <typename Call>
 auto call_until(Deadline deadline, Call call) -> std::optional<decltype(call())> {
   std::packaged_task<decltype(call())()> task(std::move(call));
@@ -40,7 +40,7 @@ auto call_until(Deadline deadline, Call call) -> std::optional<decltype(call())>
   return result.get();
 }
 
-/// An abstract socket of this host.
+/// Returns the abstract socket of this name on this host.
 UnixPlace socket_called(const std::string& name) { return UnixPlace("tessera/" + name); }
 
 }  // namespace
@@ -50,7 +50,8 @@ StorePlace::StorePlace(Store store, Options options)
 
 absl::StatusOr<StorePlace::Store> StorePlace::connect_to_agent(Deadline deadline) const {
   const std::string& host = options_.agent_host;
-  // If nothing listens, c10d's constructor waits, and logs, without a limit.
+  // Try a connection of our own first: if nothing listens, c10d's constructor waits, and logs,
+  // without a limit.
   const auto address = TcpAddress::resolve({host}, options_.agent_port);
   if (!address.ok()) return address.status();
   const auto socket = address->connect(deadline);
@@ -76,8 +77,8 @@ absl::StatusOr<StorePlace::Store> StorePlace::connect_to_agent(Deadline deadline
       absl::StrCat("no store answered (", reason, "); is torchrun there?"));
 }
 
-/// Runs `call` on the store and returns its result. A call that is made at the deadline gets
-/// kTimeToAnswer, too: the error then says what the store holds, and not that it is slow.
+/// Runs `call` on the store and returns its result. Every call gets at least kTimeToAnswer, even at
+/// the deadline. Otherwise the last error would say that the store is slow, and not what it holds.
 template <typename Call>
 auto StorePlace::ask_store(Deadline deadline, Call call)
     -> absl::StatusOr<decltype(call(*Store()))> {
@@ -132,7 +133,8 @@ absl::StatusOr<std::unique_ptr<Listener>> StorePlace::open_listener() {
     return socket_called(hosts_.front()).listen({});
   }
   const bool is_anywhere = options_.agent_host.empty();
-  // If there is no IPv6, rank 0 listens at the second address.
+  // With a program's store rank 0 listens at all addresses of its host: at "::" or, if there is no
+  // IPv6, at "0.0.0.0".
   absl::StatusOr<TcpAddress> own =
       is_anywhere ? TcpAddress::resolve({"::", "0.0.0.0"}, 0)
                   : TcpAddress::resolve({options_.agent_host}, options_.agent_port);
@@ -170,7 +172,8 @@ absl::StatusOr<std::unique_ptr<Listener>> StorePlace::listen(Deadline deadline) 
 
 /// Reads the note that rank 0 has written into the store.
 absl::Status StorePlace::read_note(Deadline deadline) {
-  // get() of a key that is not there would block, also for other callers.
+  // Ask whether the key exists first, because get() of a missing key would block, and would block
+  // other callers, too.
   const auto text = ask_store(deadline, [key = options_.key](c10d::Store& store) {
     return store.check({key}) ? std::optional(store.get_to_str(key)) : std::nullopt;
   });
@@ -204,7 +207,8 @@ absl::StatusOr<FileDescriptor> StorePlace::connect(Deadline deadline) {
     return absl::NotFoundError(absl::StrCat("rank 0 is not where it said, or on another host: ",
                                             std::string(socket.status().message())));
   }
-  // On one host rank 0 names no port, and a port could lead to another user.
+  // Refuse a note with a port: if all ranks are on one host, rank 0 writes no port into its note,
+  // and another user's process could listen at the port.
   if (options_.is_one_host) {
     return absl::UnavailableError(
         "rank 0's address in the store is not a socket of this host: somebody else wrote it, or "

@@ -15,29 +15,31 @@
 namespace tessera::internal {
 
 /// A place for ranks that meet through a c10d store. Rank 0 writes a note into the store: where it
-/// listens, and a random secret for this meeting, with a MAC (Note [Message authentication]).
-/// Everything else goes over connections. A note of an earlier meeting leads to no process, so the
-/// store is read again until the note changes. A call of the store that does not return by its
-/// deadline goes on in a thread of its own, which holds a reference to the store.
+/// listens and a random secret for this meeting, with a MAC (Note [Message authentication]). All
+/// other messages go over connections to rank 0. If the note is left over from an earlier meeting,
+/// no process listens where it says, so the store is read again until the note changes. A store
+/// call that does not return by its deadline goes on in a thread of its own, which holds a
+/// reference to the store.
 class StorePlace final : public Place {
  public:
   using Store = c10::intrusive_ptr<c10d::Store>;
 
   struct Options {
-    std::string text;  ///< the place for people
+    std::string text;  ///< the place's name in messages
     Credentials credentials;
-    bool is_one_host = false;  ///< rank 0 listens at a socket of its host, else at a port
+    bool is_one_host = false;  ///< rank 0 listens at a Unix socket, else at a TCP port
     std::string key;           ///< the key of the note in the store
-    /// The address of the store of torchrun's agent; "" if the program has given the store.
-    /// Processes other than the job's ranks can read the agent's store, so the note's secret proves
-    /// nothing, and a port needs a token. Rank 0 listens at its address on the route to the agent;
-    /// with a program's store, at all its addresses.
+    /// The host on which torchrun's agent has its store; "" if the program has given the store.
+    /// Processes other than the job's ranks can read the agent's store, so knowing the note's
+    /// secret proves nothing, and a TCP port that other machines can reach needs the job's token.
+    /// With the agent's store, rank 0 listens only at the address from which it reaches the agent;
+    /// with a program's store, at every address of its host.
     std::string agent_host = {};
     int agent_port = 0;
   };
 
-  /// `store`: the program's store; null: the store of torchrun's agent, to which the first call
-  /// connects.
+  /// `store`: the program's store, or null for the store of torchrun's agent, to which the first
+  /// call connects.
   StorePlace(Store store, Options options);
 
   absl::StatusOr<std::unique_ptr<Listener>> listen(Deadline deadline) override;
@@ -56,10 +58,11 @@ class StorePlace final : public Place {
 
   Store store_;
   const Options options_;
-  // The note that rank 0 has written into the store, or that another rank has last read there.
+  // The contents of the note. On rank 0: of the note that it has written into the store; on another
+  // rank: of the note that it has last read there.
   std::string secret_;              // this meeting's secret; whoever reads the store knows it
   int port_ = 0;                    // 0 if rank 0 listens at a socket of its host
-  std::vector<std::string> hosts_;  // its addresses, the best one first; or the socket's name
+  std::vector<std::string> hosts_;  // rank 0's addresses, the best first; or the name of its socket
 };
 
 }  // namespace tessera::internal

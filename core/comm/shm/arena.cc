@@ -12,11 +12,12 @@
 namespace tessera::internal::shm {
 namespace {
 
-/// A segment grows by at least this much, so that small blocks share a step. Each step looks up the
-/// available memory.
+/// A segment grows by at least this much, so that several small blocks need only one growth.
+/// Growing less often saves time, because each growth looks up the available memory.
 constexpr int64_t kStepBytes = int64_t{1} << 20;
 
-/// The room of the first segment. Room takes addresses and no memory.
+/// The first segment has room to grow to at least this size. Room takes address space, but no
+/// memory.
 constexpr int64_t kSmallestRoomBytes = int64_t{64} << 20;
 
 }  // namespace
@@ -42,8 +43,8 @@ char* Arena::allocate(int64_t bytes) {
   return best != nullptr ? take(*best, best_offset, rounded) : grow(rounded);
 }
 
-/// Makes a block at the end of a segment, which grows. Includes the hole at the end, if there is
-/// one.
+/// Makes a block at the end of a segment, which grows for it. If the segment ends with a hole, the
+/// block begins there.
 char* Arena::grow(int64_t bytes) {
   for (Region& region : regions_) {
     const int64_t end = region.memory_bytes();

@@ -14,23 +14,25 @@
 
 namespace tessera::internal::shm {
 
-/// The shared memory of one rank. A segment grows by the missing bytes, at least 1 MiB if it has
-/// room for that. A new segment has at least as much room as all earlier segments together, so that
-/// many blocks take few descriptors. Reuses freed blocks. Thread-safe. Tensors share ownership of
-/// the arena, so it may outlive the groups. A child of fork() may free inherited blocks, which has
-/// no effect, and do nothing else. See Note [Fork].
+/// The shared memory of one rank. Reuses freed blocks. If no free block is large enough, a segment
+/// grows by the missing bytes, and by at least 1 MiB if it has room for that. If no segment has
+/// room, makes a new one with at least as much room as all earlier segments together, so that many
+/// blocks take few descriptors. Thread-safe. Tensors share ownership of the arena, so it may
+/// outlive the groups. A child of fork() must not use the arena, except that it may free inherited
+/// blocks, which has no effect. See Note [Fork].
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
   static std::shared_ptr<Arena> create();
 
-  /// Returns a block aligned to a page. Throws c10::Error if there is no space, or in a child.
+  /// Returns a block aligned to a page. Throws c10::Error if there is no space.
   char* allocate(int64_t bytes);
   void free(char* block);
 
   /// Returns an uninitialised, contiguous 1-d tensor. Its last reference frees the block.
   at::Tensor allocate_tensor(int64_t numel, at::ScalarType dtype);
 
-  /// Returns where [data, data + bytes) lies, if it is inside this arena.
+  /// Returns the location of [data, data + bytes) in shared memory; nullopt if it is not inside
+  /// this arena.
   std::optional<SharedRange> find(const void* data, int64_t bytes);
 
  private:
@@ -42,7 +44,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
   };
   struct Region {
     std::shared_ptr<Segment> segment;
-    std::map<int64_t, Block> blocks;  // by offset; they cover the segment's memory without gaps
+    // By offset; used blocks and holes cover the segment's memory without gaps.
+    std::map<int64_t, Block> blocks;
 
     int64_t memory_bytes() const;
     /// Size of the hole at the end of the memory; 0 if there is none.
@@ -54,9 +57,11 @@ class Arena : public std::enable_shared_from_this<Arena> {
   Region* region_of(const void* data);
 
   const Origin origin_;
-  std::mutex mutex_;  // not taken in a child: a thread of the parent may hold it
+  // In a child of fork(), free() does not lock it, because a thread of the parent may have held it
+  // at the fork().
+  std::mutex mutex_;
   std::deque<Region> regions_;
-  int64_t room_bytes_ = 0;  // sum over all segments
+  int64_t room_bytes_ = 0;  // sum of the segments' room_bytes()
 };
 
 }  // namespace tessera::internal::shm

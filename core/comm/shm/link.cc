@@ -13,7 +13,8 @@
 namespace tessera::internal::shm {
 namespace {
 
-// How long a thread sleeps at most, before it looks for dead or missing peers and failures.
+// How long a waiting thread sleeps at most before it looks for dead or missing peers and for
+// failures.
 constexpr auto kSlice = std::chrono::milliseconds(20);
 constexpr int kYields = 100;
 
@@ -62,7 +63,8 @@ bool Link::have_all_ended(int64_t steps) const {
 }
 
 bool Link::may_announce(const Call& call, int64_t under_way) const {
-  const int64_t before = call.sequence() - ChannelSlot::kCalls;  // the call whose slot it reuses
+  // The call that has this call's slot now.
+  const int64_t before = call.sequence() - ChannelSlot::kCalls;
   if (before >= done_by_all_) {
     if (!are_all_done(before)) return false;
     done_by_all_ = call.sequence();
@@ -70,7 +72,8 @@ bool Link::may_announce(const Call& call, int64_t under_way) const {
       done_by_all_ = std::min(done_by_all_, channel_.slot(rank).done.load());
     }
   }
-  // Only one call at a time can use the staging area.
+  // If peers cannot map the input, the call needs the staging area, which only one call at a time
+  // can use.
   return under_way == 0 || is_in_place(call.collective().input);
 }
 
@@ -94,7 +97,7 @@ void Link::fill(PostedCall& posted, const Call& call) {
   if (op == Op::kSubgroup && call.ranks().front() == rank_) posted.source = make_channel(call);
   const at::Tensor& own = call.collective().input;
   if (op != Op::kMakeWindow || own.numel() == 0) return;
-  // A window in memory that peers cannot map is posted, too, so that all ranks report it.
+  // The window is posted even if peers cannot map its memory, so that all ranks report that.
   const auto range = find(own.const_data_ptr(), static_cast<int64_t>(own.nbytes()));
   posted.is_private = !range;
   if (range) posted.source = *range;
@@ -172,7 +175,9 @@ char* Link::resolve(const SharedRange& range) {
     try {
       segment = Segment::open(range);
     } catch (const c10::Error&) {
-      // A dead rank's memory is gone. For anything else nobody need wait.
+      // If the peer has closed the segment, it may be dying, so wait until its process has ended;
+      // then check_peers() finds it dead. If the segment could not be opened for another reason, no
+      // wait is needed.
       if (Segment::is_closed(range)) world_->await_end_of(range.pid);
       world_->check_peers();
       if (has_failed()) throw Fault{failure().cause};
@@ -245,8 +250,9 @@ void Link::before_look(Rest& rest) {
   }
 }
 
-/// Spins, then yields the core to a peer that shares it, then sleeps. A core on which all threads
-/// sleep halts, and waking it costs more than all these looks together.
+/// Waits a little, in three stages: spins, then yields the core to a peer that shares it, then
+/// sleeps. Sleep comes last because a core whose threads all sleep halts, and waking it costs more
+/// than all spins and yields before.
 void Link::rest(Rest& rest) {
   Bell& bell = world_->bell_of(world_->rank());
   if (rest.is_asleep) {
@@ -256,10 +262,11 @@ void Link::rest(Rest& rest) {
   } else if (rest.looks < spin_count_ + kYields) {
     ::sched_yield();
   } else if (const uint32_t now = done_so_far(); now != rest.seen) {
-    rest.looks = 0;  // a call has advanced, so the rest may come soon
+    // Some call of the group has advanced, so the awaited call may advance soon: spin again.
+    rest.looks = 0;
     rest.seen = now;
   } else {
-    // Counts as a sleeper from here on, so that peers know that a thread needs waking.
+    // From here on this thread counts as a sleeper, so that peers know that it needs waking.
     bell.sleepers.fetch_add(1, std::memory_order_seq_cst);
     rest.is_asleep = rest.is_slow = true;
   }

@@ -27,7 +27,8 @@ class Link final : public internal::Link {
   static constexpr int64_t kStagingBytes = int64_t{256} << 10;
 
   /// Makes the link of rank `rank` of `channel`, which lies in `memory`. `spin_count`: how often a
-  /// waiting thread looks before it yields its core; 0 if the ranks' threads outnumber the cores.
+  /// waiting thread looks for progress before it yields its core; 0 if the ranks' threads outnumber
+  /// the cores.
   Link(std::shared_ptr<World> world, std::shared_ptr<Segment> memory, Channel& channel, int rank,
        int spin_count);
   ~Link() override;
@@ -80,7 +81,7 @@ class Link final : public internal::Link {
   void note_busy(bool is_busy) override { world_->progress().count(is_busy ? 1 : -1); }
   void advance_others() override { world_->progress().advance(); }
 
-  // For transfers.
+  // The functions from here on are for transfers.
 
   World& world() const { return *world_; }
   const std::shared_ptr<Segment>& memory() const { return memory_; }
@@ -90,12 +91,14 @@ class Link final : public internal::Link {
   PostedCall& call_of(int rank, int64_t sequence) const {
     return channel_.slot(rank).call(sequence);
   }
-  /// Post a call in three steps. begin_post() writes its record. The caller then sets where its
-  /// data lies; for a call without data, fill() does so. post() shows the call to the peers.
+  /// These functions post a call in three steps. begin_post() writes its record. The caller then
+  /// sets where its data lies; for a call that moves no data, fill() sets where the window or the
+  /// new group's channel lies instead. post() shows the call to the peers.
   PostedCall& begin_post(const Call& call);
   void fill(PostedCall& posted, const Call& call);
   void post(const Call& call);
-  /// Open the window or the link that the call makes. Require that all ranks have posted the call.
+  /// Open what the call makes: a window, or the link of a subgroup. All ranks must have posted the
+  /// call.
   void open_window(Call& call);
   void open_subgroup(Call& call);
   /// Returns the address of a peer's memory in this process. Maps the memory at the first use. If
@@ -112,8 +115,8 @@ class Link final : public internal::Link {
   char* staging();
   /// Notes that this rank has finished reading and writing for the call.
   void mark_done(int64_t sequence);
-  /// Like mark_done(), for a barrier. Rings no bells, because no rank waits for a barrier's end. A
-  /// rank that reuses the barrier's slot, ChannelSlot::kCalls calls later, polls.
+  /// Like mark_done(), for a barrier. Rings no bells, because no rank waits for a barrier's end,
+  /// except to reuse the barrier's slot, ChannelSlot::kCalls calls later; that rank polls.
   void note_done(int64_t sequence) {
     channel_.slot(rank_).done.store(sequence + 1, std::memory_order_release);
   }
@@ -128,11 +131,11 @@ class Link final : public internal::Link {
     return ranks;
   }
   /// end_step(): notes that this rank has ended one more step of a call in chunks. steps(): returns
-  /// how many steps it has ended; equal on all ranks when a call begins.
+  /// how many steps this rank has ended; equal on all ranks when a call begins.
   void end_step();
   int64_t steps() const { return steps_; }
   bool have_all_ended(int64_t steps) const;
-  /// Wakes the threads of the group's ranks that wait.
+  /// Wakes the waiting threads of the group's ranks.
   void ring_bells() { world_->ring_bells(channel_); }
 
  private:
@@ -156,14 +159,18 @@ class Link final : public internal::Link {
   const int spin_count_;
   std::vector<char*> sources_;
   int64_t steps_ = 0;
-  mutable int64_t done_by_all_ = 0;  // leading calls that all ranks had done when last checked
+  // When last checked, all ranks had done at least this many calls, counted from the first.
+  mutable int64_t done_by_all_ = 0;
   char* staging_ = nullptr;
-  std::shared_ptr<Segment> subgroup_;  // made by this rank for its peers to open
-  // Peers' segments. Each mapping keeps its file, so that no other file gets the same id.
+  // The channel of a subgroup that is being made. Only the subgroup's first rank makes it; the
+  // other ranks open it.
+  std::shared_ptr<Segment> subgroup_;
+  // Peers' segments that this rank has mapped. A mapping keeps its file alive, so no other file can
+  // get the same id.
   std::unordered_map<SegmentId, std::shared_ptr<Segment>, SegmentId::Hash> segments_;
   std::shared_ptr<Outbox> outbox_;             // set by the first send
   std::list<std::unique_ptr<Transfer>> sent_;  // copies that their receivers have not taken yet
-  std::vector<Cursor> cursors_;                // by sender
+  std::vector<Cursor> cursors_;                // one per sender
   int next_sender_ = 0;
 };
 

@@ -18,9 +18,9 @@ namespace tessera::internal::shm {
 // ~~~~~~~~~~~~~~~
 // A message involves only its sender and its receiver. The sender writes a record into its outbox,
 // which lies in its own arena, and rings the receiver's bell. An outbox has one list of pages per
-// receiver; receivers find it through the sender's ChannelSlot. The receiver looks through its
-// senders' lists, copies the data that it wants out of the sender's arena, marks the record as
-// taken and rings the sender's bell. So neither rank needs the other's thread.
+// receiver; the receiver finds this list through the sender's ChannelSlot. The receiver looks
+// through its senders' lists, copies the data that it wants out of the sender's arena, marks the
+// record as taken and rings the sender's bell. So neither rank needs the other's thread.
 //
 // The sender copies tensors of up to ProcessGroup::kBufferedBytes into its arena, and is done. A
 // larger tensor stays in place if it lies in the arena, and is copied there otherwise. A copy is
@@ -98,7 +98,7 @@ class Outbox {
   }
 
  private:
-  /// Adds the page after `last` to its list.
+  /// Makes a page and appends it to the list whose last page is `last`. Returns the new page.
   MessagePage* add_page(MessagePage& last) {
     auto* const made = new (world_.arena()->allocate(sizeof(MessagePage))) MessagePage();
     pages_.push_back(made);
@@ -107,7 +107,7 @@ class Outbox {
     return made;
   }
 
-  /// Frees the pages that both sides are done with.
+  /// Frees the pages that neither side uses any more.
   void collect() {
     std::erase_if(pages_, [this](MessagePage* page) {
       const bool is_over = page->is_over();
@@ -118,8 +118,8 @@ class Outbox {
 
   World& world_;
   Channel& channel_;
-  std::vector<MessagePage*> last_;   // by receiver
-  std::vector<MessagePage*> pages_;  // pages to free; without the first of each list
+  std::vector<MessagePage*> last_;   // the last page of each list, by receiver
+  std::vector<MessagePage*> pages_;  // pages to free later: all but the first of each list
 };
 
 namespace {
@@ -149,7 +149,8 @@ class Sent final : public Transfer {
     uint32_t posted = MessageRecord::kPosted;
     const bool is_withdrawn =
         record_->state.compare_exchange_strong(posted, MessageRecord::kWithdrawn);
-    // The receiver may be reading the tensor, and the destructor must not wait for that.
+    // If the receiver has begun to read the tensor, the tensor is kept alive, because the
+    // destructor must not wait for the receiver.
     if (!is_withdrawn) link_.world().progress().keep(std::move(in_place_));
   }
 
@@ -237,7 +238,8 @@ std::optional<Arrival> Link::next_arrival_from(int sender) {
       page.left.store(1, std::memory_order_release);
     }
   } catch (const c10::Error&) {
-    // The sender's process has ended, and its messages are gone.
+    // The memory cannot be mapped. If the sender has left the group, this only means that its
+    // process has ended, and its messages are gone.
     if (!has_left(sender)) throw;
   }
   return std::nullopt;

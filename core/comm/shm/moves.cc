@@ -13,8 +13,8 @@ namespace {
 
 using Tensors = OpTraits::Tensors;
 
-/// splits_input(): the input has a part for each rank. joins_output(): the output has a part from
-/// each rank.
+/// splits_input() returns true if the input has a part for each rank, joins_output() if the output
+/// has a part from each rank.
 bool splits_input(Tensors tensors) {
   return tensors == Tensors::kScatter || tensors == Tensors::kExchange;
 }
@@ -22,15 +22,15 @@ bool joins_output(Tensors tensors) {
   return tensors == Tensors::kGather || tensors == Tensors::kExchange;
 }
 
-/// Returns how many elements one rank gives another, unless the call has counts.
+/// Returns how many elements one rank gives another in a call without counts.
 int64_t part_numel(const Collective& call, int size) {
   const Tensors tensors = traits_of(call.op).tensors;
   if (tensors == Tensors::kExchange) return call.input.numel() / size;
   return tensors == Tensors::kScatter ? call.output.numel() : call.input.numel();
 }
 
-/// all_gather, gather, broadcast, scatter and all_to_all. If the call has counts, each rank posts a
-/// Block, which holds its counts and the location of its data.
+/// Moves the data of all_gather, gather, broadcast, scatter or all_to_all. If the call has counts,
+/// each rank posts a Block, which holds its counts and the location of its data.
 class Move final : public ChunkedTransfer {
  public:
   Move(Link& link, const Call& call)
@@ -62,7 +62,7 @@ class Move final : public ChunkedTransfer {
     int64_t in_output;
     int64_t numel;
 
-    /// Returns how many of the elements [begin, begin + count) the part has.
+    /// Returns how many of the elements [begin, begin + count) lie inside the part.
     int64_t clamped(int64_t begin, int64_t count) const {
       return std::clamp<int64_t>(numel - begin, 0, count);
     }
@@ -164,7 +164,8 @@ class Move final : public ChunkedTransfer {
   const bool splits_input_;
   const bool joins_output_;
   const bool has_counts_;
-  std::vector<int64_t> given_;  // by giver, then taker
+  // given_[giver * size() + taker]: how many elements `giver` gives `taker`.
+  std::vector<int64_t> given_;
   char* const own_;
   char* const target_;
   at::Tensor block_;

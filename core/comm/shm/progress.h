@@ -35,17 +35,19 @@ class Progress {
       if (const auto member = one.lock()) member->help();
     }
   }
-  /// Says that this rank makes no more calls in any group.
+  /// Leaves all groups: tells them that this rank makes no more calls in any group.
   void leave() {
     std::unique_lock lock(mutex_);
     take_added();
     const auto members = members_;
-    lock.unlock();  // the calls that leave() waits for may make groups
+    // Unlock first: Member::leave() waits for calls. Such a call may make a group, and only
+    // advance(), which needs the lock, takes up new groups.
+    lock.unlock();
     for (const auto& one : members) {
       if (const auto member = one.lock()) member->leave();
     }
   }
-  /// Keeps memory that peers may still write to, as long as this object lives.
+  /// Keeps `tensor` as long as this object lives, because peers may still write to its memory.
   void keep(at::Tensor tensor) {
     const std::lock_guard lock(added_mutex_);
     kept_.push_back(std::move(tensor));
@@ -61,7 +63,10 @@ class Progress {
   }
 
   std::atomic<int> busy_{0};
-  YieldingMutex mutex_;  // a call that advance() advances may call advance()
+  // Not a std::mutex, because a call that advance() advances may call advance() again on the same
+  // thread. try_lock() must then return false, but on a std::mutex that the thread holds it is
+  // undefined.
+  YieldingMutex mutex_;
   std::vector<std::weak_ptr<Member>> members_;
   std::mutex added_mutex_;
   std::vector<std::weak_ptr<Member>> added_;  // not yet in members_

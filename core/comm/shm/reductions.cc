@@ -28,7 +28,8 @@ Slice slice_of(int64_t numel, int size, int rank) {
   return {begin, std::min(stride, numel - begin)};
 }
 
-/// all_reduce and reduce. The ranks share the work even if only a root gets the result.
+/// Carries out all_reduce and reduce. Each rank reduces one slice, even if only a root gets the
+/// result.
 class ReductionInPlace final : public ChunkedTransfer {
  public:
   ReductionInPlace(Link& link, const Call& call)

@@ -30,7 +30,7 @@
 namespace tessera::internal::shm {
 namespace {
 
-/// Returns device, inode and size of a file. Does not fail for an open descriptor.
+/// Returns device, inode and size of a file. `fd` is open, so this cannot fail.
 struct stat status_of(const FileDescriptor& fd) {
   struct stat file {};
   ::fstat(fd.get(), &file);
@@ -60,7 +60,8 @@ FileDescriptor descriptor_of(const SharedRange& range) {
   return fd;
 }
 
-/// "[comm] shared memory: got no space for 4096 bytes, expected ...; "
+/// Returns the beginning of an error text: "[comm] shared memory: got no space for 4096 bytes,
+/// expected ...; "
 std::string no_space_text(int64_t bytes) {
   return absl::StrCat("[comm] shared memory: got no space for ", bytes,
                       " bytes, expected a new segment of that size; ");
@@ -70,7 +71,8 @@ std::string no_space_text(int64_t bytes) {
 /// file a lack of memory would be a SIGBUS at the first write.
 void take_memory(int fd, int64_t before, int64_t bytes) {
   const std::string what = no_space_text(bytes);
-  // fallocate takes page after page, and when no page is left, the kernel kills a process.
+  // Compare with the available memory first, because fallocate takes page after page, and when no
+  // page is left, the kernel kills a process.
   const int64_t available = available_memory_bytes();
   TORCH_CHECK(bytes <= available, what, "this host or container has ", available,
               " bytes left; free memory or use less");
@@ -81,7 +83,7 @@ void take_memory(int fd, int64_t before, int64_t bytes) {
   TORCH_CHECK(result == 0, what, system_refusal("fallocate", errno));
 }
 
-/// Maps the whole segment of `range`, which `fd` has open.
+/// Maps the whole segment of `range`. `fd` is the segment's open file.
 char* map(const SharedRange& range, const FileDescriptor& fd, Writes writes) {
   char* data = map_on_huge_page(static_cast<int64_t>(range.segment_bytes), fd.get(), writes);
   TORCH_CHECK(data != nullptr, "[comm] shared memory: got no mapping of ", range.segment_bytes,
@@ -109,8 +111,9 @@ std::optional<SharedRange> SharedRange::from_text(const std::string& text) {
 }
 
 /// The segments that this process maps. Process-wide, so that rank threads share one mapping, and a
-/// child of fork() can make all mappings private. A mapping that is not in the list yet, or no
-/// longer, belongs to a thread that does not exist in the child.
+/// child of fork() can make all mappings private. If another thread is just making or destroying a
+/// mapping, the list may lack it at the fork(). This does no harm, because that thread does not
+/// exist in the child.
 struct Segment::Mapped {
   static Mapped& get() {
     static Mapped* const mapped = [] {
@@ -123,9 +126,9 @@ struct Segment::Mapped {
     return *mapped;
   }
 
-  /// Requires the mutex. Returns the live mapping of a segment; null if there is none. The mapping
-  /// keeps the file, so no other file has the same id. A mapping from before a fork() does not
-  /// count.
+  /// Requires the mutex. Returns the live mapping of a segment; null if there is none. A live
+  /// mapping keeps its file alive, so no other file can have the same id. Ignores mappings that
+  /// were inherited through fork().
   std::shared_ptr<Segment> find(const SegmentId& id) const {
     for (Segment* const segment : segments) {
       if (segment->id_ != id || segment->is_private_) continue;
@@ -174,7 +177,7 @@ void Segment::make_private() noexcept {
                      SegmentId{.device = file.st_dev, .inode = file.st_ino} == id_;
   if (is_it && remap(0, fd)) return;
   if (remap(MAP_ANONYMOUS | MAP_NORESERVE, -1)) return;
-  // A signal is better than a write to the parent's memory.
+  // Make every access a SIGSEGV, because that is better than a write to the parent's memory.
   ::mprotect(data_, room_bytes_, PROT_NONE);
 }
 
@@ -189,7 +192,7 @@ std::shared_ptr<Segment> Segment::create(int64_t bytes, int64_t room_bytes) {
   const int64_t mapped_bytes = std::max(size_bytes, room_bytes / kPageBytes * kPageBytes);
   char* const data = map_on_huge_page(mapped_bytes, fd.get(), Writes::kShared);
   TORCH_CHECK(data != nullptr, what, system_refusal("mmap", errno));
-  // Before peers map it, so that they touch huge pages.
+  // Done before peers map the segment, so that they touch huge pages.
   move_into_huge_pages(data, size_bytes);
   std::shared_ptr<Segment> segment(new Segment({.device = file.st_dev, .inode = file.st_ino},
                                                fd.release(), data, size_bytes, mapped_bytes));
@@ -203,7 +206,8 @@ void Segment::grow(int64_t bytes) {
   TESSERA_DCHECK(bytes % kPageBytes == 0);
   TESSERA_DCHECK(bytes <= room_bytes_ - memory_bytes_);
   take_memory(fd_, memory_bytes_, bytes);
-  // Begins with the last huge page, which may not have been whole before.
+  // Start at the last huge page in which the old memory lies, because it may have filled only a
+  // part of that page.
   char* const begin = data_ + memory_bytes_ / kHugePageBytes * kHugePageBytes;
   memory_bytes_ += bytes;
   move_into_huge_pages(begin, data_ + memory_bytes_ - begin);
@@ -224,7 +228,8 @@ std::shared_ptr<Segment> Segment::open(const SharedRange& range) {
 
 bool Segment::is_closed(const SharedRange& range) {
   struct stat link {};
-  // Where the kernel shows an ending process's files to root only, lstat fails with EACCES.
+  // lstat fails if the creator has closed the descriptor. It also fails, with EACCES, while the
+  // creator ends, if the kernel shows an ending process's files to root only.
   return ::lstat(path_of(range).c_str(), &link) != 0 && access_problem(range.pid).empty();
 }
 

@@ -48,8 +48,8 @@ struct SharedRange {
 class Segment : public std::enable_shared_from_this<Segment> {
  public:
   /// Local. Makes a segment of `bytes` (rounded up to pages), backed by memory from the start,
-  /// close-on-exec. The creator can enlarge it with grow(), so mappings here and in peers cover
-  /// `room_bytes`, or `bytes` if that is more. The room beyond `bytes` takes addresses and no
+  /// close-on-exec. The creator can enlarge it with grow(), so mappings here and in peers cover the
+  /// larger of `room_bytes` and `bytes`. The room beyond `bytes` takes address space, but no
   /// memory. Throws c10::Error that names the size if there is no space.
   static std::shared_ptr<Segment> create(int64_t bytes, int64_t room_bytes = 0);
 
@@ -61,8 +61,9 @@ class Segment : public std::enable_shared_from_this<Segment> {
   /// on write). Its creator must be alive. Throws as open() does.
   static std::shared_ptr<char> map_privately(const SharedRange& range);
 
-  /// Local. Returns true if the process that created the segment no longer has its descriptor: the
-  /// process ends, or has destroyed the segment. False if open() fails for another reason.
+  /// Local. Returns true if the process that created the segment no longer has its descriptor,
+  /// because the process is ending or has destroyed the segment. Returns false if open() fails for
+  /// another reason.
   static bool is_closed(const SharedRange& range);
 
   ~Segment();
@@ -91,12 +92,13 @@ class Segment : public std::enable_shared_from_this<Segment> {
 
   const SegmentId id_;
   const int pid_;
-  const int fd_;            // -1: another process made it
+  const int fd_;            // descriptor of the memfd; -1 if another process made it
   const std::string path_;  // the creator's descriptor in /proc; "" in the creator
   char* const data_;
-  int64_t memory_bytes_;  // known only to the creator; 0 in peers
+  // Size of the part that has memory; known only to the creator, 0 in peers.
+  int64_t memory_bytes_;
   const int64_t room_bytes_;
-  bool is_private_ = false;  // in a child of the process that mapped it
+  bool is_private_ = false;  // true in a child of fork(), after make_private()
 };
 
 }  // namespace tessera::internal::shm

@@ -53,10 +53,10 @@ bool is_copied(uint64_t word) {
 ///
 /// Note [Proof of sharing]
 /// ~~~~~~~~~~~~~~~~~~~~~~~
-/// A mistaken write through the private mapping gives one rank its own copy of a page. Later steps
-/// notice this only if the kernel can show which pages the rank has written, and repair it only if
-/// the kernel can drop them. Not every system can. So every rank tests this first; if the test
-/// fails on any rank, no rank shares.
+/// A mistaken write through the private mapping gives one rank its own copy of a page. Later
+/// training steps notice this only if the kernel can show which pages the rank has written, and
+/// repair it only if the kernel can drop them. Not every system can. So every rank tests this
+/// first; if the test fails on any rank, no rank shares.
 class SharedPages final : public SharedBuffer {
  public:
   /// Throws c10::Error if this rank cannot map a view, or cannot see or drop its own writes.
@@ -172,7 +172,8 @@ class SharedPages final : public SharedBuffer {
   const int64_t bytes_;
   const std::shared_ptr<Segment> segment_;  // whole pages
   const std::shared_ptr<char> view_;        // this rank's private mapping of the segment
-  // Opened by the constructor, so that it can be read even when descriptors have run out.
+  // The kernel's map of this process's pages. The constructor opens it, so that it can be read even
+  // when descriptors have run out.
   const FileDescriptor page_map_;
 };
 
@@ -190,7 +191,8 @@ std::unique_ptr<SharedBuffer> Link::make_shared_buffer(ProcessGroup& group, int6
     SharedRange range;
     int64_t bytes;
   } offer{{}, bytes};
-  // Each rank tries everything that can fail before the ranks continue together.
+  // Each rank first tries what can fail. Then refuse_on_all_ranks() makes all ranks throw if it has
+  // failed on any rank.
   const std::string no_offer = thrown_by([&] {
     TORCH_CHECK(bytes >= 0 && bytes <= kMostBytes, "got ", bytes, " bytes, expected 0 to ",
                 kMostBytes);

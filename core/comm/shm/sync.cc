@@ -30,7 +30,8 @@ bool Poison::set(std::string_view cause, int64_t detail) noexcept {
 
 std::string Poison::cause() const {
   if (state_.load(std::memory_order_acquire) == kClean) return "";
-  // The writer is copying its text, or died while copying it.
+  // Another thread or process is copying its text, or died while copying it. Wait a second at most
+  // for the text.
   for (int i = 0; i < 1000 && state_.load(std::memory_order_acquire) != kSet; ++i) {
     const timespec pause{0, 1000000};
     ::nanosleep(&pause, nullptr);

@@ -25,9 +25,9 @@ void futex_wait(std::atomic<uint32_t>& word, uint32_t value, std::chrono::nanose
 void futex_wake_all(std::atomic<uint32_t>& word);
 
 /// A futex on which all waiting threads of one rank sleep. A sleeper counts itself, reads `rings`,
-/// looks once more and sleeps until `rings` has changed. A peer first publishes its work, then
-/// calls ring(). Both sides use sequentially consistent operations, so the sleeper sees the work or
-/// the peer sees the sleeper.
+/// looks for work once more and sleeps until `rings` has changed. A peer first publishes its work,
+/// then calls ring(). Both sides use sequentially consistent operations, so the sleeper sees the
+/// work or the peer sees the sleeper.
 struct alignas(64) Bell {
   std::atomic<uint32_t> rings;
   std::atomic<uint32_t> sleepers;
@@ -52,14 +52,15 @@ inline void spin_pause() {
 /// ~~~~~~~~~~~~~
 /// A group that failed stays failed, on every rank and with the same cause: the first rank that
 /// notices a failure writes its text here, and every later failure or call on any rank throws that
-/// text. There is one Poison per group (differing calls, time-outs, a rank that left) and one per
-/// world (a dead process, abort(), an unwinding exception, a time-out for a rank that is in a call
-/// of another group). Calls check both before they begin and while they are under way.
+/// text. There is one Poison per group (for differing calls, time-outs, a rank that left) and one
+/// per world (for a dead process, abort(), an unwinding exception, a time-out for a rank that is in
+/// a call of another group). Calls check both before they begin and while they are under way.
 class Poison {
  public:
-  /// Sets the cause, unless a cause is set already. Returns true if it was not. Wait-free, because
-  /// a rank may die inside; the poison is then set, but without text. `detail`: for a group,
-  /// Failure::calls; for a world, the rank that fails the world, or kNobody.
+  /// Sets the cause, unless a cause is set already. Returns true if this call has set it.
+  /// Wait-free, because a rank may die inside this function; the poison is then set, but without
+  /// text. `detail`: for a group, Failure::calls; for a world, the rank that fails the world, or
+  /// kNobody.
   bool set(std::string_view cause, int64_t detail) noexcept;
   static constexpr int64_t kNobody = -1;
   bool is_set() const { return state_.load(std::memory_order_acquire) != kClean; }
@@ -77,12 +78,12 @@ class Poison {
   char text_[kTextBytes];
 };
 
-/// A call that a rank has announced, and where its data lies. The end of the tag comes last. Most
-/// calls leave it unused, so peers read only the two cache lines before it.
+/// A call that a rank has announced, and where its data lies. The text of the tag comes last in
+/// memory. So peers need only the first two cache lines if the tag is short, as most tags are.
 struct alignas(64) PostedCall {
   SharedRange source;
-  /// True if `source` is a staging area that passes the data in chunks; for a window, if its memory
-  /// is private.
+  /// True if `source` is a staging area, through which the data passes in chunks. For a window:
+  /// true if its memory is private, so that peers cannot map it.
   bool is_private = false;
   CallRecord record;
 };
@@ -90,17 +91,20 @@ static_assert(std::is_trivially_copyable_v<PostedCall>);
 
 /// One rank's part of a Channel.
 struct alignas(64) ChannelSlot {
-  /// The most calls that a rank may have posted and that some rank has not done.
+  /// The maximum number of calls that a rank has posted and that some rank has not done yet.
   static constexpr int64_t kCalls = 32;
 
   std::atomic<uint32_t> left;  // 1 once the rank has left the group
   int32_t world_rank;
-  alignas(64) std::atomic<int64_t> posted;  // calls this rank has posted
-  std::atomic<int64_t> done;                // leading calls whose data this rank no longer uses
-  // Ended steps of calls in chunks. Each part has two steps, except the last.
+  alignas(64) std::atomic<int64_t> posted;  // how many calls this rank has posted
+  // How many calls, counted from the first, this rank has done. The rank no longer uses the data of
+  // these calls.
+  std::atomic<int64_t> done;
+  // How many steps this rank has ended in calls that move data in parts (ChunkedTransfer). Each
+  // part has two steps, except a call's last part, which has none.
   std::atomic<int64_t> steps;
-  // Calls finished by this rank. This counter has its own cache line, because peers poll the line
-  // above and rarely read this one.
+  // How many collectives are over for this rank, counted from the first (Link::note_over()). This
+  // counter has its own cache line, because peers poll the line above and rarely read this one.
   alignas(64) std::atomic<int64_t> collectives;
   // A ring: call number s is at s % kCalls. A rank posts call s once all ranks have done call s -
   // kCalls.
@@ -113,7 +117,7 @@ struct alignas(64) ChannelSlot {
 };
 
 /// The shared state of a process group. `size` slots follow it in memory. Counters only grow. The
-/// last rank to reach what all ranks wait for rings their bells.
+/// rank whose counter is the last to reach a value that all ranks wait for rings all ranks' bells.
 struct alignas(64) Channel {
   const int32_t size;
   Poison poison;

@@ -6,7 +6,7 @@
 namespace tessera::internal::shm {
 namespace {
 
-/// Element size of the tensor that every rank has.
+/// Returns the element size of the input or, on a rank without an input, of the output.
 int64_t element_of(const Collective& call) {
   const at::Tensor& tensor = call.input.defined() ? call.input : call.output;
   return static_cast<int64_t>(tensor.element_size());
@@ -65,7 +65,9 @@ Transfer::State ChunkedTransfer::advance() {
         next_ = Next::kTake;
         if (numel_ > 0) break;
         link_.mark_done(call_.sequence());
-        next_ = Next::kEnd;  // other ranks may still read this rank's counts
+        // Even without data, end only when all ranks are done: they may still read this rank's
+        // counts.
+        next_ = Next::kEnd;
         break;
       case Next::kTake:
         take(begin_, count());

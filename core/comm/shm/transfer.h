@@ -12,9 +12,9 @@ namespace tessera::internal::shm {
 
 /// A call that moves data between ranks, which work in each other's memory. Each rank takes
 /// elements [0, numel) in one part. If any rank passes private memory through its staging area, all
-/// ranks take parts of `chunk` elements. Before each part, such a rank fills its staging area;
-/// after it, the rank takes its results out of the area. No rank begins a step before all ranks
-/// have ended the previous step.
+/// ranks take parts of `chunk` elements instead, in two steps for each part: every rank takes the
+/// part; then ranks with a staging area take their results out of the area and fill it with the
+/// next part. No rank begins a step before all ranks have ended the previous step.
 class ChunkedTransfer : public Transfer {
  public:
   void announce() final;
@@ -22,12 +22,12 @@ class ChunkedTransfer : public Transfer {
   std::vector<int> awaited() final;
 
  protected:
-  /// `numel`: the elements to take. A rank's staging area has `places` places, each with room for a
-  /// chunk.
+  /// `numel`: how many elements to take. A rank's staging area has `places` places, each with room
+  /// for a chunk.
   ChunkedTransfer(Link& link, const Call& call, int64_t numel, int64_t places);
 
-  /// Called before the call is posted. Sets where this rank's data lies, and stages its first part
-  /// if it is private.
+  /// Called before the call is posted. Sets where this rank's data lies. If the data is private,
+  /// stages its first part.
   virtual void fill(PostedCall& posted);
   /// Sets `source` to where peers find `data`, which this rank gives. If `data` is private, stages
   /// its first part and sets `is_private`.
@@ -67,9 +67,10 @@ class ChunkedTransfer : public Transfer {
   int64_t count() const { return std::min(step_, numel_ - begin_); }
 
   Next next_ = Next::kBegin;
-  int64_t step_ = 0;    // elements per part
-  int64_t begin_ = 0;   // first element of the current part
-  int64_t target_ = 0;  // how many steps all ranks must have ended
+  int64_t step_ = 0;   // elements per part
+  int64_t begin_ = 0;  // first element of the current part
+  // advance() goes on when every rank has ended this many steps (Link::have_all_ended()).
+  int64_t target_ = 0;
 };
 
 /// make_reduction(): for operations that reduce. For all_reduce, each rank reads numel / size()
@@ -80,7 +81,8 @@ std::unique_ptr<Transfer> make_reduction(Link& link, const Call& call);
 std::unique_ptr<Transfer> make_move(Link& link, const Call& call);
 
 /// A call without data. When all ranks have called, opens the window or link that the call makes.
-/// The call is then over when all ranks have opened it; a barrier is over at once.
+/// The call is over when all ranks have opened it; a barrier is over as soon as all ranks have
+/// called.
 class ControlTransfer final : public Transfer {
  public:
   ControlTransfer(Link& link, Call& call) : link_(link), call_(call) {}

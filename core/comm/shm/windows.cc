@@ -45,8 +45,9 @@ class Memory final : public RemoteMemory {
     const auto bytes = static_cast<int64_t>(to.nbytes());
     // If a rank reads its own memory, source and target may overlap.
     const bool is_apart = target + bytes <= source || source + bytes <= target;
-    // The other reads of the same unit are not known here. Ignoring them favours ordinary copies
-    // over streaming.
+    // streaming_pays() decides by this read alone, because the other reads of the same unit are not
+    // known here. So it chooses ordinary copies more often than it would for all the reads
+    // together.
     if (is_apart && streaming_pays(bytes, static_cast<int>(sources_.size()))) {
       copy_streaming(target, source, bytes);
     } else {
@@ -60,7 +61,7 @@ class Memory final : public RemoteMemory {
   }
 
  private:
-  // Each pointer keeps the mapping that it points into.
+  // Each pointer keeps alive the mapping into which it points.
   const std::shared_ptr<const Poison> group_poison_;
   const std::shared_ptr<const Poison> world_poison_;
   std::vector<std::shared_ptr<const char>> sources_;  // by rank; null for empty windows

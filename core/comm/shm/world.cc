@@ -63,8 +63,7 @@ World::World(int rank, int size, std::shared_ptr<Segment> segment, const PartOfJ
   }
 }
 
-/// Throws c10::Error if this rank has no access to the memory of a peer, which is found by the
-/// peer's pid.
+/// Throws c10::Error if this rank has no access to the memory of a peer's process.
 void World::check_access() const {
   for (int peer = 0; peer < size_; ++peer) {
     if (pid_of(peer) == ::getpid()) continue;
@@ -116,7 +115,8 @@ void World::fail(std::string_view cause, bool is_author) noexcept {
 }
 
 bool World::fail_by(int64_t author, std::string_view cause) noexcept {
-  if (!poison().is_set()) report_failure(-1, cause);  // before the peers can fail
+  // Tell the launcher the cause before the poison makes peers fail.
+  if (!poison().is_set()) report_failure(-1, cause);
   const bool is_first = poison().set(cause, author);
   ring_bells(channel());
   dump_flights(cause);

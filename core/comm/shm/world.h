@@ -56,7 +56,7 @@ struct PartOfJob {
 class World final : public HostRanks {
  public:
   /// Local. create(): one rank makes the control page for ranks in the processes `pids`. open():
-  /// the other ranks open that page by the range in `page`, which is the first rank's page().
+  /// the other ranks open that page. `page`: its location, which the first rank's page() returns.
   static std::shared_ptr<World> create(const std::vector<int>& pids, int own_rank = 0,
                                        const PartOfJob& part = {});
   static std::shared_ptr<World> open(int rank, int size, const SharedRange& page,
@@ -88,7 +88,8 @@ class World final : public HostRanks {
   SharedRange page() const { return segment_->range(0); }
 
   /// Local. Returns how many cores the ranks may use together. This is more than this rank's cores
-  /// if each rank is bound to its own, and fewer if a container limits the CPU time.
+  /// if each rank is bound to its own cores, and less than the ranks' cores if a container limits
+  /// the CPU time.
   int cores() const;
 
   std::shared_ptr<FlightRing> flights() override { return {segment_, &page_->ring(rank_)}; }
@@ -99,7 +100,8 @@ class World final : public HostRanks {
   /// Local. Returns the pid of a rank's process.
   int pid_of(int rank) const { return page_->rank(rank).pid; }
   std::vector<int> pids() const;
-  /// " (pid 7)", or " (pid 7 on nodeB)" if the job has several hosts.
+  /// Returns a text that says where the rank runs, such as " (pid 7)", or " (pid 7 on nodeB)" if
+  /// the job has several hosts.
   std::string place_of(int rank) const;
 
   /// Local. Returns the state of another rank's process ("is stopped"); "" if it is unknown, or if
@@ -119,7 +121,8 @@ class World final : public HostRanks {
   bool check_peers(const std::function<std::string(const std::string& cause)>& describe =
                        [](const std::string& cause) { return cause; });
   /// Local. Blocks until the process `pid` of a rank has ended, for some seconds at most. A process
-  /// that ends loses its files first, so a rank that cannot open them waits here to find out why.
+  /// closes its files before it has ended. So a rank that cannot open a peer's segment waits here
+  /// before it checks whether the peer has died.
   void await_end_of(int pid) const;
 
  private:
@@ -133,7 +136,8 @@ class World final : public HostRanks {
   const std::shared_ptr<Segment> segment_;
   ControlPage* const page_;
   const std::shared_ptr<Arena> arena_ = Arena::create();
-  // By rank. Not open for ranks of this process, or where the kernel refuses pidfd_open().
+  // Descriptors of the ranks' processes, by rank. Not open for ranks of this process, or where the
+  // kernel refuses pidfd_open().
   std::vector<FileDescriptor> pidfds_;
   Progress progress_;
 };

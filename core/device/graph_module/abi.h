@@ -21,15 +21,15 @@ const char* tessera_cuda_graph_torch_version();
 /// Returns why the calling thread's last call failed. Never null; valid until its next call.
 const char* tessera_cuda_graph_error_text();
 
-/// Makes a graph on a device. Its memory is its own or, if `beside` is not null, that of the graph
-/// `beside` on the same device.
+/// Makes a graph on a device. The graph has memory of its own or, if `beside` is not null, shares
+/// the memory of the graph `beside`, which must be on the same device.
 int tessera_cuda_graph_make(int device, const void* beside, void** graph);
-/// Captures work that is queued on the calling thread's current stream, and on streams that wait
-/// for that stream. It must be a stream of the graph's device other than the default one. Once per
-/// graph; after a failure nothing is captured and no capture is under way.
+/// Captures work that is queued on the calling thread's current stream, which must be a non-default
+/// stream of the graph's device, and on streams that wait for it. Call it once per graph. After a
+/// failure nothing is captured and no capture is under way.
 int tessera_cuda_graph_begin(void* graph);
-/// Ends the capture and instantiates the graph. Call it on the thread and the current stream of
-/// begin. No capture is under way afterwards, even if it fails.
+/// Ends the capture and instantiates the graph. Call it on the thread that called begin, with the
+/// same current stream. No capture is under way afterwards, even if it fails.
 int tessera_cuda_graph_end(void* graph);
 /// Queues the graph on the calling thread's current stream of the graph's device.
 int tessera_cuda_graph_replay(void* graph);

@@ -38,7 +38,7 @@ int report(const Call& call) noexcept {
 }
 
 /// Memory that graphs share. When a pool's last graph is destroyed, LibTorch forgets the pool and
-/// then refuses its number, so the next graph begins a new pool.
+/// refuses its id from then on, so the next graph begins a new pool.
 class SharedPool {
  public:
   c10::MempoolId_t enter() {
@@ -78,10 +78,11 @@ class CudaGraph {
     pool_ = shared_->enter();
     graph_.emplace();
     try {
-      // The restrictions of a capture apply to the calling thread only. In the usual mode any other
-      // thread that calls the driver, such as the one that watches communicators, would break the
-      // capture. LibTorch's backward thread queues on the captured stream, which is captured in
-      // every mode, and stays free to allocate. LibTorch registers the default generator.
+      // In this mode the restrictions of a capture apply to the calling thread only. In the default
+      // mode any other thread that calls the driver, such as the one that watches communicators,
+      // would break the capture. LibTorch's backward thread queues work on the captured stream;
+      // such work is captured in every mode, and the thread stays free to allocate. This call also
+      // registers the default generator with the graph.
       graph_->capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
     } catch (...) {
       clean_up();
@@ -107,9 +108,10 @@ class CudaGraph {
   }
 
  private:
-  /// After a failed capture LibTorch leaves its allocators and its generator in capture mode:
-  /// device memory would come from the pool, through a destroyed graph, and the generator would
-  /// refuse to work. Newer versions do some of this clean-up in reset(), and then refuse it here.
+  /// Takes LibTorch's allocators and its generator out of capture mode, in which a failed capture
+  /// leaves them. In that mode device memory would come from the pool, through a destroyed graph,
+  /// and the generator would refuse to work. Newer LibTorch versions do some of this in reset();
+  /// the calls that repeat it then fail, and report() ignores that.
   void clean_up() noexcept {
     report([&] { graph_->reset(); });
     report([&] {
@@ -123,8 +125,9 @@ class CudaGraph {
     report([&] { free_generator(); });
   }
 
-  /// A generator still in capture mode refuses even a request for no numbers. A copy has its seed
-  /// and its place in the sequence, but is not in capture mode.
+  /// Takes the default generator out of capture mode, in which it refuses even a request for 0
+  /// numbers. Its new state is that of a copy, which has the same seed and position but is not in
+  /// capture mode.
   void free_generator() {
     at::Generator generator = at::globalContext().defaultGenerator(at::Device(at::kCUDA, device_));
     const std::lock_guard<std::mutex> lock(generator.mutex());
@@ -143,8 +146,8 @@ class CudaGraph {
   bool is_ready_ = false;
 };
 
-/// Struct sizes and calls are those of the headers this was compiled with, so the runtime must
-/// match them.
+/// Throws unless the CUDA runtime has the major version of the headers that this module was
+/// compiled with, because struct sizes and calls may differ between major versions.
 void check_runtime() {
   int version = 0;
   const cudaError_t status = cudaRuntimeGetVersion(&version);

@@ -1,6 +1,6 @@
-// Pictures from files, listed in a text file. Follows cpp/custom-dataset of pytorch/examples, in
-// words of its own: the list, the data set, the optimizer and the loop. Pictures are PPM files of
-// one size, read without OpenCV, and the network is AlexNet made narrow and shallow.
+// Classifies pictures in files that a text file lists. The list, the data set, the optimizer and
+// the loop follow cpp/custom-dataset of pytorch/examples; the code is new. Pictures are PPM files
+// of one size, read without OpenCV, and the network is AlexNet made narrow and shallow.
 //
 // Arguments: [<folder> [<epochs>]]; its info.txt has lines "<picture>.ppm <label> train|test"
 #include <algorithm>
@@ -22,7 +22,7 @@ constexpr int64_t kLogEvery = 20;
 
 using List = std::vector<std::pair<std::string, int64_t>>;
 
-/// A PPM file (P6) as [3, kSide, kSide].
+/// Reads a PPM file (P6) as [3, kSide, kSide].
 torch::Tensor read_picture(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string magic;
@@ -51,7 +51,7 @@ class Pictures : public torch::data::datasets::Dataset<Pictures> {
   List list_;
 };
 
-/// The pictures for training and for testing, shuffled.
+/// Returns the pictures for training and those for testing, shuffled.
 std::pair<List, List> read_info(const std::string& folder) {
   std::ifstream info(folder + "/info.txt");
   TORCH_CHECK(info, "cannot read ", folder, "/info.txt");

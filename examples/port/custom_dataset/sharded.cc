@@ -1,6 +1,6 @@
-// Pictures from files, listed in a text file. Follows cpp/custom-dataset of pytorch/examples, in
-// words of its own: the list, the data set, the optimizer and the loop. Pictures are PPM files of
-// one size, read without OpenCV, and the network is AlexNet made narrow and shallow.
+// Classifies pictures in files that a text file lists. The list, the data set, the optimizer and
+// the loop follow cpp/custom-dataset of pytorch/examples; the code is new. Pictures are PPM files
+// of one size, read without OpenCV, and the network is AlexNet made narrow and shallow.
 //
 // Arguments: [<folder> [<epochs>]]; its info.txt has lines "<picture>.ppm <label> train|test"
 #include <algorithm>
@@ -23,7 +23,7 @@ constexpr int64_t kLogEvery = 20;
 
 using List = std::vector<std::pair<std::string, int64_t>>;
 
-/// A PPM file (P6) as [3, kSide, kSide].
+/// Reads a PPM file (P6) as [3, kSide, kSide].
 torch::Tensor read_picture(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string magic;
@@ -52,7 +52,7 @@ class Pictures : public torch::data::datasets::Dataset<Pictures> {
   List list_;
 };
 
-/// The pictures for training and for testing, shuffled.
+/// Returns the pictures for training and those for testing, shuffled.
 std::pair<List, List> read_info(const std::string& folder) {
   std::ifstream info(folder + "/info.txt");
   TORCH_CHECK(info, "cannot read ", folder, "/info.txt");
@@ -122,7 +122,7 @@ int main(int argc, char** argv) {
   int64_t epochs = argc > 2 ? std::atoll(argv[2]) : 10;
   auto world = tessera::init_process_group();
   if (world->rank() != 0) std::freopen("/dev/null", "w", stdout);  // one rank prints
-  torch::manual_seed(1 + world->rank());  // other dropout on each rank; rank 0's parameters count
+  torch::manual_seed(1 + world->rank());  // dropout differs by rank; parameters are rank 0's
   const char* strategy = std::getenv("STRATEGY");
   tessera::Options options{
       .strategy = tessera::parse_strategy(strategy != nullptr ? strategy : "zero3").value()};

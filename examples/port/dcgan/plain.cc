@@ -1,5 +1,5 @@
-// Two networks that train each other to draw digits. Follows cpp/dcgan of pytorch/examples
-// (networks, data, optimizers, loop, checkpoints) in words of its own.
+// Two networks that train each other to draw digits. Networks, data, optimizers, loop and
+// checkpoints follow cpp/dcgan of pytorch/examples; the code is new.
 //
 // Arguments: [<folder with MNIST's four files> [<epochs> [<batches per epoch>
 //   [<batches between checkpoints> [restore]]]]]

@@ -1,5 +1,5 @@
-// Two networks that train each other to draw digits. Follows cpp/dcgan of pytorch/examples
-// (networks, data, optimizers, loop, checkpoints) in words of its own.
+// Two networks that train each other to draw digits. Networks, data, optimizers, loop and
+// checkpoints follow cpp/dcgan of pytorch/examples; the code is new.
 //
 // Arguments: [<folder with MNIST's four files> [<epochs> [<batches per epoch>
 //   [<batches between checkpoints> [restore]]]]]
@@ -31,7 +31,7 @@ nn::Conv2d down(int64_t from, int64_t to, int64_t size, int64_t stride, int64_t 
 
 nn::LeakyReLU leaky() { return nn::LeakyReLU(nn::LeakyReLUOptions().negative_slope(0.2)); }
 
-/// Parameters, buffers and optimizer of an engine by name, whatever the strategy and world.
+/// Saves parameters, buffers and optimizer state by name, the same for any strategy and world.
 void save(tessera::Engine& engine, const std::string& path) {
   c10::Dict<std::string, torch::Tensor> tensors;
   tessera::StateDict state = engine.state_dict(tessera::StateScope::kOneRank);

@@ -1,5 +1,5 @@
-// Handwritten digits. Follows cpp/mnist of pytorch/examples (network, data, optimizer, loop) in
-// words of its own.
+// Classifies handwritten digits. Network, data, optimizer and loop follow cpp/mnist of
+// pytorch/examples; the code is new.
 //
 // Arguments: [<folder with MNIST's four files> [<epochs> [<batches per epoch>]]]
 #include <cstdio>

@@ -1,5 +1,5 @@
-// Handwritten digits. Follows cpp/mnist of pytorch/examples (network, data, optimizer, loop) in
-// words of its own.
+// Classifies handwritten digits. Network, data, optimizer and loop follow cpp/mnist of
+// pytorch/examples; the code is new.
 //
 // Arguments: [<folder with MNIST's four files> [<epochs> [<batches per epoch>]]]
 #include <cstdio>
@@ -73,7 +73,7 @@ int main(int argc, char** argv) {
   int64_t batches = argc > 3 ? std::atoll(argv[3]) : -1;
   auto world = tessera::init_process_group();
   if (world->rank() != 0) std::freopen("/dev/null", "w", stdout);  // one rank prints
-  torch::manual_seed(1 + world->rank());  // other dropout on each rank; rank 0's parameters count
+  torch::manual_seed(1 + world->rank());  // dropout differs by rank; parameters are rank 0's
   const char* strategy = std::getenv("STRATEGY");
   tessera::Options options{
       .strategy = tessera::parse_strategy(strategy != nullptr ? strategy : "zero3").value()};

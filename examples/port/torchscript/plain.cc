@@ -1,6 +1,6 @@
-// Goes on training a network that was scripted in Python (export.py writes one), and saves it
-// again. The loop is that of cpp/mnist and the use of torch::jit::load that of
-// cpp/transfer-learning of pytorch/examples, in words of its own.
+// Trains a network further that was scripted in Python (export.py writes one), and saves it again.
+// The loop follows cpp/mnist and the use of torch::jit::load follows cpp/transfer-learning of
+// pytorch/examples; the code is new.
 //
 // Arguments: [<scripted network> [<folder with MNIST's four files> [<epochs>
 //   [<batches per epoch>]]]]

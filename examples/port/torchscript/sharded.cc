@@ -1,6 +1,6 @@
-// Goes on training a network that was scripted in Python (export.py writes one), and saves it
-// again. The loop is that of cpp/mnist and the use of torch::jit::load that of
-// cpp/transfer-learning of pytorch/examples, in words of its own.
+// Trains a network further that was scripted in Python (export.py writes one), and saves it again.
+// The loop follows cpp/mnist and the use of torch::jit::load follows cpp/transfer-learning of
+// pytorch/examples; the code is new.
 //
 // Arguments: [<scripted network> [<folder with MNIST's four files> [<epochs>
 //   [<batches per epoch>]]]]
@@ -17,7 +17,7 @@ constexpr int64_t kBatch = 64;
 constexpr int64_t kTestBatch = 1000;
 constexpr int64_t kLogEvery = 10;
 
-/// The tensors of a scripted module, by its names, as a torch::nn::Module.
+/// A torch::nn::Module with the tensors of a scripted module, under the same names.
 struct Mirror : torch::nn::Module {
   explicit Mirror(const torch::jit::Module& script) {
     for (const auto& own : script.named_parameters(/*recurse=*/false)) {
@@ -92,6 +92,6 @@ int main(int argc, char** argv) {
     std::printf("test: loss %.6f\n", loss / images);
   }
   std::printf("parameters %016lx\n", tessera::parameter_hash(*engine));
-  auto whole = engine->full_parameters();  // saving reads raw memory
+  auto whole = engine->full_parameters();  // save() reads raw memory
   if (world->rank() == 0) module.save("tuned.pt");
 }

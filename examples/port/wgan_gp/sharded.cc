@@ -1,6 +1,6 @@
 // Two networks that train each other to draw digits: a Wasserstein GAN with gradient penalty
-// (arXiv 1704.00028, algorithm 1), as it is written in C++: autograd::grad with create_graph, so
-// that the backward of the penalty goes through a backward.
+// (arXiv 1704.00028, algorithm 1). The penalty calls autograd::grad with create_graph, so its
+// backward goes through another backward.
 //
 // Arguments: [<folder with MNIST's four files> [<epochs> [<batches per epoch>]]]
 #include <cstdio>
@@ -14,13 +14,13 @@ namespace nn = torch::nn;
 
 constexpr int64_t kNoise = 64;
 constexpr int64_t kBatch = 48;
-constexpr int64_t kCriticSteps = 5;  // for each of the generator
+constexpr int64_t kCriticSteps = 5;  // per step of the generator
 constexpr double kPenalty = 10;
 constexpr int64_t kLogEvery = 10;
 
 nn::LeakyReLU leaky() { return nn::LeakyReLU(nn::LeakyReLUOptions().negative_slope(0.2)); }
 
-/// (|slope of the critic| - 1)^2 at random points between real and generated images.
+/// Returns the mean of (|slope of the critic| - 1)^2 at random points between real and fake images.
 torch::Tensor penalty(nn::Sequential& critic, const torch::Tensor& real, const torch::Tensor& fake,
                       const torch::Tensor& mix) {
   torch::Tensor between = (mix * real + (1 - mix) * fake).requires_grad_();
@@ -72,7 +72,7 @@ int main(int argc, char** argv) {
       torch::Tensor noise = mine(torch::randn({kBatch, kNoise}));
       torch::Tensor mix = mine(torch::rand({kBatch, 1, 1, 1}));
 
-      critic_engine->zero_grad();  // what the generator's backward left there
+      critic_engine->zero_grad();  // drops what the generator's backward left in .grad
       torch::Tensor fake = generator->forward(noise).detach();
       torch::Tensor distance = critic->forward(real).mean() - critic->forward(fake).mean();
       torch::Tensor critic_loss = kPenalty * penalty(critic, real, fake, mix) - distance;

@@ -17,8 +17,9 @@ class DeviceStream;
 
 /// Work that streams of a fake GPU were given during a capture, in the order of the calls, for any
 /// number of replays. CUDA's rules hold: nothing runs during the capture; a stream takes part from
-/// its first wait for an event of the capture; waits for outside events break it, as do waits on
-/// the host. Memory allocated during the capture lives as long as this object. Any thread.
+/// its first wait for an event of the capture; waits for events that are not of the capture break
+/// it, as do waits on the host. Memory allocated during the capture lives as long as this object.
+/// Any thread.
 class Capture : public std::enable_shared_from_this<Capture> {
  public:
   /// Starts a capture on `origin`.
@@ -56,7 +57,7 @@ class Capture : public std::enable_shared_from_this<Capture> {
   static void check_on_host(const Event& event);
 
  private:
-  using Seen = std::map<const DeviceStream*, size_t>;  // how much of a stream comes before
+  using Seen = std::map<const DeviceStream*, size_t>;  // how much work of each stream comes before
   struct Mark {
     std::weak_ptr<Capture> capture;
     Seen seen;

@@ -57,7 +57,7 @@ class Copies {
     return std::nullopt;
   }
 
-  /// Gives the originals of copies that the operator resized the new sizes, and memory for them.
+  /// If the operator has resized a copy, gives its original the new sizes, and memory for them.
   void resize_originals(int device) const {
     for (const auto& [original, copy] : copies_) {
       if (original.sizes() == copy.sizes() && original.strides() == copy.strides()) continue;

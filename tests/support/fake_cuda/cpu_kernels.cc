@@ -35,7 +35,8 @@ Tensor native_dropout_backward(const Tensor& grad, const Tensor& mask, double sc
   return grad * mask.to(grad.scalar_type()).div_(1 / scale);
 }
 
-/// Chooses the CPU's attention; its fused one has the name of the one that takes masks.
+/// Chooses as the CPU does. The CPU's fused attention stands for efficient_attention, the GPU's
+/// fused attention that takes masks.
 int64_t choose_attention(const Tensor& query, const Tensor& key, const Tensor& value,
                          const std::optional<Tensor>& mask, double dropout, bool is_causal,
                          std::optional<double> scale, bool enable_gqa) {
@@ -122,7 +123,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, kernels) {
   for (const char* name : {"_softmax_backward_data", "_log_softmax_backward_data"}) {
     kernels.impl(name, torch::CppFunction::makeFromBoxedFunction<&softmax_backward>());
   }
-  // These choose by the device.
+  // These choose a kernel by their tensors' device.
   for (const char* name : {"convolution", "convolution_backward"}) take_from_cpu(kernels, name);
   take_all(kernels, c10::DispatchKey::CPU, c10::DispatchKey::CUDA);
 }

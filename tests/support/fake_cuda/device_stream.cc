@@ -40,7 +40,7 @@ void DeviceStream::run_beside_capture(std::function<void()> work) {
   });
 }
 
-// The empty work after the event is what counts.
+// is_idle() and drain() count the empty work after the event, and so wait for the event.
 void DeviceStream::record(Event& event) {
   const std::shared_ptr<Capture> into = capture();
   if (into != nullptr) return into->record(*this, event);

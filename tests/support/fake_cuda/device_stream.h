@@ -40,7 +40,7 @@ class DeviceStream {
   std::shared_ptr<Capture> capture();
   void set_capture(std::shared_ptr<Capture> capture);
 
-  /// Work queued through it counts as well.
+  /// Returns the handle that other libraries use. Work queued through it counts as well.
   HostStreamHandle* handle() { return &handle_; }
 
  private:

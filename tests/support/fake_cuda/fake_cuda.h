@@ -17,7 +17,7 @@ namespace tessera::internal::testing {
 /// on the same memory, in the call. So results have the CPU's bits, and data that is not ordered
 /// with that stream may be read too early, as on a GPU. Only these are queued on a stream: copies
 /// between tensors of a device; copies between a device and pinned memory, non_blocking; work that
-/// other libraries queue. DeviceMemory says when freed memory is lost.
+/// other libraries queue. DeviceMemory says when freed memory is overwritten.
 ///
 /// The environment describes the machine. It is read when the library is loaded:
 ///   FAKE_CUDA_DEVICES       number of GPUs (3; at most 16)

@@ -133,7 +133,7 @@ struct FakeGuard final : public c10::impl::DeviceGuardImplInterface {
 
 C10_REGISTER_GUARD_IMPL(CUDA, FakeGuard)
 
-/// The default hooks say that there is no CUDA.
+/// Replaces LibTorch's default hooks, which say that there is no CUDA.
 struct FakeHooks : public at::CUDAHooksInterface {
   explicit FakeHooks(at::CUDAHooksArgs /*none*/) {}
   void init() const override {}

@@ -36,7 +36,7 @@ class Machine {
 
   /// The calling thread's device.
   static int current();
-  /// Makes the device current, and makes a context unless it already was.
+  /// Makes the device current, and makes its context unless the device was current already.
   void make_current(int device);
   /// Restores a device, as a driver does: makes no context.
   static void restore_current(int device);

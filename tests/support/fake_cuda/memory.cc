@@ -155,14 +155,14 @@ void DeviceMemory::free_behind(std::shared_ptr<Block> block, size_t stream) {
   if (stream == block->streams.size()) return poison(block);
   DeviceStream* const queue = block->streams[stream];
   queue->run_beside_capture([this, block = std::move(block), stream] {
-    // Poison before this last work ends: until then the stream does not count as idle.
+    // Poison inside this last work, because the stream does not count as idle until it has ended.
     if (stream + 1 == block->streams.size()) return poison(block);
     free_behind(block, stream + 1);
   });
 }
 
 void DeviceMemory::poison(const std::shared_ptr<Block>& block) {
-  // Adopted memory may still be used by others, as an operator's copy.
+  // Adopted memory may still have another user, such as an operator's copy.
   const bool is_shared = block->adopted && block->adopted.use_count() > 1;
   if (!is_shared) std::memset(block->data, kPoison, block->bytes);
   const std::lock_guard<std::mutex> lock(mutex_);

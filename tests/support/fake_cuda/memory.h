@@ -20,15 +20,15 @@ namespace tessera::internal::testing {
 /// The memory of all fake GPUs, as the caching allocator gives it out: in units of 512 bytes, for
 /// reuse in the order of the stream that was current at the allocation. New memory is filled with
 /// 0xFF (NaN; -1). So is freed memory, once that stream and all streams that it was recorded on
-/// have reached the point of the call. A dangling pointer then reads this, not the next owner's
-/// data.
+/// have run the work that was queued when it was freed. A dangling pointer then reads this, not the
+/// next owner's data.
 class DeviceMemory final : public c10::DeviceAllocator {
  public:
   static DeviceMemory& get();
 
   /// Allocates on the calling thread's device.
   c10::DataPtr allocate(size_t bytes) override;
-  /// Makes CPU memory a device's; `storage` keeps owning it.
+  /// Registers CPU memory as memory of `device`; `storage` keeps owning it.
   c10::DataPtr adopt(const c10::Storage& storage, int device);
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, size_t bytes) const override;

@@ -87,7 +87,7 @@ at::Tensor& copy(at::Tensor& to, const at::Tensor& from, bool non_blocking) {
                           PinnedMemory::get().contains((to.is_cuda() ? from : to).storage().data());
   if (is_queued) {
     const at::AutoDispatchBelowADInplaceOrView no_gradients;
-    // Throws in the call, not on the stream.
+    // Expand here, so that wrong sizes throw in the call and not on the stream.
     at::Tensor source = view(from, Keep::kNo).expand(to.sizes());
     if (to.numel() == 0) return to;
     stream.run([to = view(to, Keep::kNo), from = std::move(source)] { copy_elements(to, from); });

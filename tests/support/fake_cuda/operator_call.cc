@@ -167,6 +167,7 @@ void call_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       if (waits_on_gpu(schema.name(), arguments)) stream.drain();
       ++Machine::get().counts(device).operators;
       // The kernel runs once now, to learn the shapes, and may read what other streams are writing.
+      // So wait for them.
       for (DeviceStream* other : Machine::get().queues(device)) {
         if (other->capture() == nullptr) other->drain();
       }

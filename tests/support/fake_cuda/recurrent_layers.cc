@@ -134,7 +134,7 @@ struct Recurrent : torch::autograd::Function<Recurrent> {
     const Tensors computed =
         torch::autograd::grad(outputs, wanted, grads_on_cpu, std::nullopt, /*create_graph=*/false,
                               /*allow_unused=*/true);
-    Tensors all = {Tensor()};  // for the call, which is not a tensor
+    Tensors all = {Tensor()};  // the argument `call` has no gradient
     size_t next = 0;
     for (const Tensor& tensor : tensors) {
       all.push_back(tensor.requires_grad() ? views.back(computed[next++]) : Tensor());

@@ -19,7 +19,7 @@ namespace {
 
 using testing::HostStreamHandle;
 
-/// Odd numbers, so that shares are uneven; small ones, because they run one after the other.
+/// Odd numbers, so that shares are uneven; small ones, because all threads run one after the other.
 constexpr Launch kLaunch = {3, 5};
 
 template <typename Work>

@@ -6,10 +6,10 @@
 
 namespace tessera::internal::testing {
 
-/// MPI inside one process, whose ranks are threads: point-to-point messages in MPI's order. Larger
-/// messages are read only when they are received, and are seen to be complete after a random number
-/// of tests. One thread may call at a time, as at MPI_THREAD_SERIALIZED; otherwise it aborts the
-/// process.
+/// MPI inside one process, whose ranks are threads: point-to-point messages in MPI's order. A
+/// message of more than 4 KiB is read from the sender's memory only when it is received. A request
+/// is reported as complete after a random number of tests. One thread may call at a time, as at
+/// MPI_THREAD_SERIALIZED; otherwise the process is aborted.
 const tessera::mpi::Calls& fake_mpi();
 
 /// A communicator of `size` new ranks, as seen by rank `rank`. Calls with equal `world` give the
@@ -20,7 +20,8 @@ tessera::mpi::Handle fake_communicator(int world, int size, int rank);
 int64_t fake_data_bytes();
 int64_t fake_data_bytes_of(int rank);
 
-/// The peak of those bytes that were sent and not yet received, since the last call.
+/// Returns how many of these bytes were sent and not yet received at one time, at most, since the
+/// last call of this function.
 int64_t take_fake_most_bytes_under_way();
 
 /// Sets the result of level().

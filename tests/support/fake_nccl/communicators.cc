@@ -78,8 +78,8 @@ Result ncclCommSplit(OpaqueComm* comm, int color, int key, OpaqueComm** made, Co
       split.made[of] = made_of;
     }
   }
-  // As in NCCL, the child appears when the parent is no longer in progress; whichever thread polls
-  // it last writes it.
+  // As in NCCL, `*made` is set when the parent is no longer in progress, by the thread that polls
+  // the parent then.
   return begin(*comm, [comm, clique, number, color, made, name = std::string(config->comm_name),
                        config = *config]() mutable {
     auto& done = clique->splits[number];

@@ -28,11 +28,11 @@ struct OpaqueComm {
   uint64_t collectives = 0;
   uint64_t splits = 0;
   int cta_policy = 0;
-  int windows = 0;  // begun
+  int windows = 0;  // windows whose registration has begun
   struct Registered {
     const char* data = nullptr;
     size_t bytes = 0;
-    int window = -1;  // -1: for buffers
+    int window = -1;  // -1: registered as a buffer, not as a window
   };
   std::map<int64_t, Registered> registered;  // by handle
 };
@@ -67,14 +67,14 @@ State& state();
 
 /// Under the lock: returns true, once, if a test asked for a failure, and sets `result`.
 bool takes_failure(const char* function, Result& result);
-/// Under the lock: adds a step that runs when a caller polls the communicator; it returns true when
-/// it is done.
+/// Under the lock: adds a step that runs when a caller polls the communicator. The step returns
+/// true when it is done.
 Result begin(OpaqueComm& comm, std::function<bool()> step);
 /// Under the lock: returns what keeps a communicator alive, for work on streams.
 std::shared_ptr<OpaqueComm> hold_of(OpaqueComm* comm);
-/// Under the lock.
+/// Under the lock: adds a call to State::calls.
 void record(const char* function, const OpaqueComm* comm);
-/// Under the lock.
+/// Under the lock: returns the place of `data` in the communicator's windows.
 WindowPlace place_of(const OpaqueComm& comm, const void* data);
 /// Under the lock: ends a communicator, which forgets its memory.
 void forget_memory(OpaqueComm& comm, bool is_abort);

@@ -65,7 +65,7 @@ void perform_as(Clique::Collective& collective) {
     const auto result = reduced<T>(collective, 0, numel);
     for (Part& part : parts) put(part.receive, result);
   } else if (function == "ncclReduceScatter") {
-    std::vector<std::vector<T>> results;  // reads all before writing any: in place is allowed
+    std::vector<std::vector<T>> results;  // reads all before writing any, for calls in place
     for (size_t rank = 0; rank < parts.size(); ++rank) {
       results.push_back(reduced<T>(collective, rank * numel, numel));
     }
