@@ -49,16 +49,10 @@ absl::StatusOr<std::optional<std::vector<std::string>>> names_below(FileSystem& 
 
 /// Returns true if the file can be read to its end.
 bool is_readable(FileSystem& files, const std::string& path) {
-  constexpr int64_t kChunkBytes = 1 << 20;
   const auto entry = files.entry(path);
   const auto file = files.open(path);
-  bool is_readable = entry.ok() && file.ok();
-  std::string chunk;
-  for (int64_t at = 0; is_readable && at < entry->bytes; at += kChunkBytes) {
-    chunk.resize(static_cast<size_t>(std::min(kChunkBytes, entry->bytes - at)));
-    is_readable = (*file)->read(at, absl::MakeSpan(chunk)).ok();
-  }
-  return is_readable;
+  const auto ignore = [](std::string_view) { return absl::OkStatus(); };
+  return entry.ok() && file.ok() && read_pieces(**file, entry->bytes, ignore).ok();
 }
 
 }  // namespace
@@ -170,6 +164,19 @@ absl::Status remove_tree(FileSystem& files, const std::string& path) {
   absl::Status status;
   for (const std::string& name : **names) status.Update(remove_tree(files, join_path(path, name)));
   status.Update(files.remove_directory(path));
+  return status;
+}
+
+absl::Status read_pieces(ReadableFile& file, int64_t bytes,
+                         const std::function<absl::Status(std::string_view)>& take) {
+  constexpr int64_t kChunkBytes = 1 << 20;
+  absl::Status status;
+  std::string chunk;
+  for (int64_t at = 0; status.ok() && at < bytes; at += kChunkBytes) {
+    chunk.resize(static_cast<size_t>(std::min(kChunkBytes, bytes - at)));
+    status = file.read(at, absl::MakeSpan(chunk));
+    if (status.ok()) status = take(chunk);
+  }
   return status;
 }
 

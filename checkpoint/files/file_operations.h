@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -37,6 +39,10 @@ std::string parent_path(std::string_view path);
 /// Returns true if `path` exists as a file, a directory or a symbolic link, even a broken one; an
 /// error if that cannot be known.
 absl::StatusOr<bool> exists(ReadableFileSystem& files, const std::string& path);
+/// Reads the first `bytes` bytes of `file` piece by piece and calls `take` with each piece, up to
+/// the first error of either.
+absl::Status read_pieces(ReadableFile& file, int64_t bytes,
+                         const std::function<absl::Status(std::string_view)>& take);
 /// Removes `path` with its content; follows no symbolic links. Goes on after errors and returns the
 /// first. No error if `path` does not exist.
 absl::Status remove_tree(FileSystem& files, const std::string& path);

@@ -190,9 +190,7 @@ class LaunchedTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.logs = Path(folder.name)
-        process.adopt_orphans()
-        self.addCleanup(process.adopt_orphans, False)
-        self.addCleanup(process.kill_orphans)
+        stage.leave_no_orphans(self)
 
     def start(self, world: int = 3, launcher: tuple[str, ...] = (), **environment: str) -> Workers:
         command = launcher or (sys.executable, str(_LAUNCHER), str(world))
@@ -257,9 +255,7 @@ class TwoHostsTest(unittest.TestCase):
             hosts = two_hosts.TwoHosts()
         except NotRun as why:
             self.skipTest(f"not run: {why}")
-        process.adopt_orphans()
-        self.addCleanup(process.adopt_orphans, False)
-        self.addCleanup(process.kill_orphans)
+        stage.leave_no_orphans(self)
         with hosts:
             def out(host: int, *command: str) -> str:
                 return subprocess.run((*hosts.enter(host), *command), capture_output=True, text=True,

@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from bench.runner import goal, process, registry, report, restarts_suite
+from bench.runner import goal, registry, report, restarts_suite
 from bench.runner.entry import Entry
 from bench.runner.failure import BenchFailure
 from bench.runner.tests import stage
@@ -22,9 +22,7 @@ class RestartsTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
-        process.adopt_orphans()
-        self.addCleanup(process.adopt_orphans, False)
-        self.addCleanup(process.kill_orphans)
+        stage.leave_no_orphans(self)
         self.bench = stage.bench(self.folder, blocks=2, wanted="fsdp2|zero3")
         self.addCleanup(self.bench.journal.close)
 

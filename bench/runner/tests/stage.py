@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import unittest
 from pathlib import Path
 
+from bench.runner import process
 from bench.runner.bench import Bench
 from bench.runner.entry import Entry, Role
 from bench.runner.disturbance import Limits
@@ -19,6 +21,13 @@ CALM = Limits(steal=1e9, foreign=1e9, switches_per_s=1e9)
 def entry(name: str = "fake one", role: Role = Role.OURS, **environment: str) -> Entry:
     """A fake entry with FAKE_... settings."""
     return Entry(name, role, (sys.executable, str(FAKE)), tuple(environment.items()))
+
+
+def leave_no_orphans(test: unittest.TestCase) -> None:
+    """Makes this process the parent of orphans until `test` ends, and kills those that are left then."""
+    process.adopt_orphans()
+    test.addCleanup(process.adopt_orphans, False)
+    test.addCleanup(process.kill_orphans)
 
 
 def programs(folder: Path, our_mode: str = "") -> Programs:
