@@ -55,6 +55,7 @@ TEST(AccumulateOnGpu, AMistakeOfOneRankIsThrownOnAllBesideAStepThatIsUnderWay) {
     engine.accumulate(gradients);
   };
   for (const auto over : {&staged_over_host, &over_nccl}) {
+    SCOPED_TRACE(over == &over_nccl ? "over NCCL" : "staged over the host");
     const Outcome expected =
         train_on_threads(subject("OddMlp"), at::kFloat, configuration, schedule, world, {}, over());
     const Outcome outcome = train_on_threads(subject("OddMlp"), at::kFloat, configuration, schedule,
