@@ -92,29 +92,43 @@ std::string Communicator::error_text(Result result) {
   return text;
 }
 
-bool Communicator::finish() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (comm_ == nullptr) return true;
-  if (!std::exchange(is_finalized_, true)) {
-    for (const auto& [data, registered] : registered_) deregister_locked(registered);
-    registered_.clear();
-    api_->comm_finalize(comm_);
+Communicator::End Communicator::finish() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (comm_ == nullptr) return End::kDestroyed;
+    if (!std::exchange(is_finalized_, true)) {
+      for (const auto& [data, registered] : registered_) deregister_locked(registered);
+      registered_.clear();
+      api_->comm_finalize(comm_);
+    }
+    const Result state = poll_locked();
+    if (state == Result::kInProgress) return End::kNotYet;
+    if (state != Result::kSuccess) return End::kFailed;
   }
-  const Result state = poll_locked();
-  if (state == Result::kInProgress) return false;
-  OpaqueComm* const gone = std::exchange(comm_, nullptr);
-  const auto end = state == Result::kSuccess ? api_->comm_destroy : api_->comm_abort;
-  end(gone);
-  return true;
+  if (OpaqueComm* const gone = take()) api_->comm_destroy(gone);
+  return End::kDestroyed;
 }
 
-void Communicator::abort() {
+/// Returns NCCL's communicator, which from now on no call reaches; null if there is none.
+OpaqueComm* Communicator::take() {
   const std::lock_guard<std::mutex> lock(mutex_);
   // If a split has made this communicator and complete_split() was not called yet, the NCCL
   // communicator is still in split_off_.
   if (comm_ == nullptr) comm_ = take_split_off();
+  return std::exchange(comm_, nullptr);
+}
+
+void abort_together(const std::vector<std::shared_ptr<Communicator>>& communicators) {
+  std::vector<OpaqueComm*> gone;
+  for (const auto& communicator : communicators) {
+    if (OpaqueComm* const comm = communicator->take()) gone.push_back(comm);
+  }
+  if (gone.empty()) return;
+  const Api& api = communicators.front()->api();
+  api.group_start();
   // NCCL deregisters the memory. registered_ stays, because NCCL may still write to it.
-  if (comm_ != nullptr) api_->comm_abort(std::exchange(comm_, nullptr));
+  for (OpaqueComm* const comm : gone) api.comm_abort(comm);
+  api.group_end();
 }
 
 }  // namespace tessera::internal::nccl

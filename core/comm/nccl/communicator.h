@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tessera/core/comm/nccl/api.h"
 
@@ -15,9 +16,9 @@ namespace tessera::internal::nccl {
 
 /// One NCCL communicator of this rank, made with blocking=0: no call waits for a peer, and poll()
 /// says when an operation has finished. Thread-safe: one thread may issue operations while another
-/// polls for errors and finishes or aborts the communicator. After finish() or abort(), calls do
-/// nothing. The owner must call one of the two; the destructor does not, because both may take
-/// long.
+/// polls for errors and finishes or aborts the communicator. After finish() or abort_together(),
+/// calls do nothing. The owner must call one of the two; the destructor does not, because both may
+/// take long.
 class Communicator {
  public:
   /// `name` appears in NCCL's logs. `uses_copy_engines`: all-gathers in windows use copy engines.
@@ -66,13 +67,16 @@ class Communicator {
   /// error>".
   std::string error_text(Result result);
 
-  /// Ends the communicator cleanly; call it again until it returns true. Deregisters memory, waits
-  /// for what is in flight, and then destroys the communicator, or aborts it after an error.
-  bool finish();
-  /// Aborts pending operations and destroys the communicator. May take long.
-  void abort();
+  /// kNotYet: call finish() again later. kDestroyed: the communicator is gone. kFailed: NCCL
+  /// reports an error, so the communicator must be aborted.
+  enum class End : uint8_t { kNotYet, kDestroyed, kFailed };
+  /// Ends the communicator cleanly: deregisters its memory, and destroys it once nothing is in
+  /// flight on it. Does not wait for that.
+  End finish();
 
  private:
+  friend void abort_together(const std::vector<std::shared_ptr<Communicator>>& communicators);
+
   struct Registered {
     void* buffer = nullptr;
     OpaqueWindow* window = nullptr;  // NCCL writes this after the call has returned
@@ -81,6 +85,7 @@ class Communicator {
   Result poll_locked();
   void deregister_locked(const Registered& registered);
   OpaqueComm* take_split_off();
+  OpaqueComm* take();
 
   const std::shared_ptr<const Api> api_;
   const std::string name_;
@@ -94,5 +99,11 @@ class Communicator {
   OpaqueComm* split_off_ = nullptr;
   std::map<void*, Registered> registered_;
 };
+
+/// Local. Aborts pending operations of all `communicators` and destroys them. All are aborted in
+/// one group of NCCL calls: alone, an abort may wait for all work on the device, even for a
+/// collective of another communicator that hangs until it is aborted, too. No Communicator is
+/// locked meanwhile, so an abort that hangs hangs only the calling thread. May take long.
+void abort_together(const std::vector<std::shared_ptr<Communicator>>& communicators);
 
 }  // namespace tessera::internal::nccl

@@ -171,28 +171,35 @@ void World::settle(const Cause& cause) {
   settled_.notify_all();
 }
 
-/// Aborts the communicators of a failed world and drops its pending calls, including those that
-/// began while the world failed.
+/// Aborts the communicators of a failed world, those of destroyed groups included, and drops its
+/// pending calls, including those that began while the world failed.
 void World::drop() {
   std::vector<std::shared_ptr<Communicator>> communicators;
   std::list<std::shared_ptr<Pending>> pending;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     communicators.swap(communicators_);
+    for (Leaving& gone : leaving_) {
+      communicators.insert(communicators.end(), gone.communicators.begin(),
+                           gone.communicators.end());
+      gone.communicators.clear();
+    }
     pending.swap(pending_);
   }
-  for (const auto& communicator : communicators) communicator->abort();
+  abort_together(communicators);
 }
 
-bool World::has_pending(const std::string& group) {
+/// Returns true if a call of `group`, or of any group if `group` is empty, is in flight on the
+/// device.
+bool World::has_pending(std::string_view group) {
   const std::lock_guard<std::mutex> lock(mutex_);
   return std::any_of(pending_.begin(), pending_.end(), [&](const auto& pending) {
-    return pending->is_on_device() && pending->group() == group;
+    return pending->is_on_device() && (group.empty() || pending->group() == group);
   });
 }
 
-/// Tells the table that groups of this rank are gone, and finishes or aborts their communicators as
-/// far as possible now.
+/// Tells the table that groups of this rank are gone. Finishes their communicators as far as
+/// possible now; at the time-out, or after an error, aborts them. In a failed world drop() does.
 void World::take_down() {
   std::list<Leaving> leaving;
   {
@@ -202,13 +209,18 @@ void World::take_down() {
   for (auto next = leaving.begin(); next != leaving.end();) {
     const auto gone = next++;
     if (!gone->report.empty()) say_left(gone->group, std::exchange(gone->report, ""));
-    const bool is_late = is_failed() || Clock::now() >= gone->deadline;
-    if (!is_late && has_pending(gone->group)) continue;
-    std::erase_if(gone->communicators, [&](const std::shared_ptr<Communicator>& communicator) {
-      if (!is_late) return communicator->finish();
-      communicator->abort();
-      return true;
-    });
+    const bool is_late = Clock::now() >= gone->deadline;
+    if (!is_failed() && (is_late || !has_pending(gone->group))) {
+      std::erase_if(gone->communicators, [&](const std::shared_ptr<Communicator>& communicator) {
+        if (!is_late) {
+          const Communicator::End end = communicator->finish();
+          if (end != Communicator::End::kFailed) return end == Communicator::End::kDestroyed;
+        }
+        if (has_pending()) return false;
+        abort_together({communicator});
+        return true;
+      });
+    }
     if (gone->communicators.empty()) leaving.erase(gone);
   }
   const std::lock_guard<std::mutex> lock(mutex_);

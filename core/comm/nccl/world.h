@@ -69,9 +69,12 @@ struct Cause {
 /// communicators of the world, which ends what hangs on the device. A cause that another rank has
 /// published is not reported to the launcher again. A cause that is proposed while the process ends
 /// is still published. Only the watch thread destroys and aborts communicators, so an NCCL call
-/// that hangs there hangs no other thread. No thread joins the watch thread. It ends when the last
-/// group and the last communicator are destroyed, or when the process ends (Note [End of the
-/// process]); communicators that remain then are left alone.
+/// that hangs there hangs no other thread. An abort may wait for all work on the device
+/// (abort_together()). So the communicators of a failed world are aborted together, and while a
+/// world goes on none is aborted beside a call in flight: if that call hung, the thread that has to
+/// notice it would wait for it. No thread joins the watch thread. It ends when the last group and
+/// the last communicator are destroyed, or when the process ends (Note [End of the process]);
+/// communicators that remain then are left alone.
 ///
 /// Note [Calls that do not fit]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~
@@ -133,7 +136,7 @@ class World : public std::enable_shared_from_this<World> {
   void settle(const Cause& cause);
   void drop();
   void take_down();
-  bool has_pending(const std::string& group);
+  bool has_pending(std::string_view group = {});
 
   const WorldOptions options_;
   const std::shared_ptr<Progress> all_;  // how far this rank has come in the group of all ranks

@@ -33,7 +33,7 @@ class Control final : public FakeNccl {
     state().complaints.clear();
     state().refuses_windows = false;
     state().questions = 0;
-    state().held = false;
+    state().held = state().aborts_held = false;
     state().changed.notify_all();
   }
   std::vector<FakeCall> calls() override {
@@ -60,8 +60,9 @@ class Control final : public FakeNccl {
     const std::lock_guard<std::mutex> lock(state().mutex);
     state().questions = count;
   }
-  void hold() override { set_held(true); }
-  void release() override { set_held(false); }
+  void hold() override { set_held(true, false); }
+  void hold_aborts() override { set_held(false, true); }
+  void release() override { set_held(false, false); }
   void fail(const std::string& communicator, int rank, int result) override {
     const std::lock_guard<std::mutex> lock(state().mutex);
     state().broken[{communicator, rank}] = static_cast<Result>(result);
@@ -72,9 +73,10 @@ class Control final : public FakeNccl {
   }
 
  private:
-  static void set_held(bool held) {
+  static void set_held(bool kernels, bool aborts) {
     const std::lock_guard<std::mutex> lock(state().mutex);
-    state().held = held;
+    state().held = kernels;
+    state().aborts_held = aborts;
     state().changed.notify_all();
   }
 };

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "tessera/tests/support/fake_nccl/fake_state.h"
 #include "tessera/tests/support/host_device.h"
@@ -41,6 +42,16 @@ void record_call(const char* function, const OpaqueComm* comm, const Part* part,
   state().calls.push_back(std::move(call));
 }
 
+/// Under the lock, on a stream's thread: a kernel of the communicator that waits, as kernels do,
+/// until `is_over` returns true.
+template <typename Condition>
+void occupy_device(std::unique_lock<std::mutex>& lock, OpaqueComm& comm, Condition is_over) {
+  ++comm.running;
+  state().changed.wait(lock, is_over);
+  --comm.running;
+  state().changed.notify_all();
+}
+
 /// Runs a rank's part of collective `number` on a stream's thread: like a kernel, it waits for its
 /// peers until it has its result or is aborted.
 void run_part(const std::shared_ptr<OpaqueComm>& comm, uint64_t number, Part part) {
@@ -53,7 +64,7 @@ void run_part(const std::shared_ptr<OpaqueComm>& comm, uint64_t number, Part par
   collective.parts[comm->rank] = std::move(part);
   ++collective.arrived;
   all.changed.notify_all();
-  all.changed.wait(lock, [&] {
+  occupy_device(lock, *comm, [&] {
     if (comm->aborted || collective.over) return true;
     if (clique->broken || collective.arrived < clique->size || all.held) return false;
     if (!fit(collective)) return false;
@@ -146,7 +157,7 @@ void run_messages(const Messages& messages) {
     (one->send != nullptr ? line.sends : line.receives).push_back(one);
   }
   all.changed.notify_all();
-  all.changed.wait(lock, [&] {
+  occupy_device(lock, *messages.comm, [&] {
     if (messages.comm->aborted) return true;
     if (clique->broken || all.held) return false;
     for (auto& [ends, line] : clique->lines) transfer(line);
@@ -202,18 +213,40 @@ Result message(const char* function, Part part, bool sends, OpaqueComm* comm, vo
   return Result::kInProgress;
 }
 
-Result end(const char* function, OpaqueComm* comm) {
+/// Under the lock.
+void end(OpaqueComm* comm, bool is_abort) {
   State& all = state();
-  const std::lock_guard<std::mutex> lock(all.mutex);
-  record(function, comm);
-  forget_memory(*comm, std::string(function) == "ncclCommAbort");
+  forget_memory(*comm, is_abort);
   comm->aborted = true;
   comm->waiting.clear();
   comm->clique->finalized[comm->rank] = true;
   comm->clique->broken = true;
   all.live.erase(comm);
   all.changed.notify_all();
-  return Result::kSuccess;
+}
+
+thread_local std::vector<OpaqueComm*> queued_aborts;  // by the open group
+
+/// The rank of the world, and so the device, that the communicator belongs to.
+int device_of(const OpaqueComm& comm) { return comm.clique->world_ranks[comm.rank]; }
+
+/// Under the lock. As in NCCL, an abort waits until the device is idle, so it also waits for a
+/// collective of another communicator that is not aborted with it.
+void abort_all(std::unique_lock<std::mutex>& lock, const std::vector<OpaqueComm*>& comms) {
+  State& all = state();
+  std::vector<std::shared_ptr<OpaqueComm>> ended;  // stay readable
+  for (OpaqueComm* comm : comms) {
+    ended.push_back(hold_of(comm));
+    end(comm, true);
+  }
+  all.changed.wait(lock, [&] {
+    if (all.aborts_held) return false;
+    return std::all_of(ended.begin(), ended.end(), [&](const auto& one) {
+      return std::none_of(all.live.begin(), all.live.end(), [&](const OpaqueComm* other) {
+        return other->running > 0 && device_of(*other) == device_of(*one);
+      });
+    });
+  });
 }
 
 }  // namespace
@@ -275,8 +308,23 @@ Result ncclCommFinalize(OpaqueComm* comm) {
   });
 }
 
-Result ncclCommDestroy(OpaqueComm* comm) { return end("ncclCommDestroy", comm); }
-Result ncclCommAbort(OpaqueComm* comm) { return end("ncclCommAbort", comm); }
+Result ncclCommDestroy(OpaqueComm* comm) {
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  record("ncclCommDestroy", comm);
+  end(comm, false);
+  return Result::kSuccess;
+}
+
+Result ncclCommAbort(OpaqueComm* comm) {
+  std::unique_lock<std::mutex> lock(state().mutex);
+  record("ncclCommAbort", comm);
+  if (depth > 0) {
+    queued_aborts.push_back(comm);
+  } else {
+    abort_all(lock, {comm});
+  }
+  return Result::kSuccess;
+}
 
 Result ncclCommGetAsyncError(OpaqueComm* comm, Result* result) {
   const std::lock_guard<std::mutex> lock(state().mutex);
@@ -297,9 +345,10 @@ Result ncclGroupStart() {
 }
 
 Result ncclGroupEnd() {
-  const std::lock_guard<std::mutex> lock(state().mutex);
+  std::unique_lock<std::mutex> lock(state().mutex);
   record("ncclGroupEnd", nullptr);
   if (--depth > 0) return Result::kSuccess;
+  if (!queued_aborts.empty()) abort_all(lock, std::exchange(queued_aborts, {}));
   for (const auto& launch : queued) launch();
   for (Messages& messages : queued_messages) launch_messages(std::move(messages));
   const bool is_empty = queued.empty() && queued_messages.empty();

@@ -45,6 +45,8 @@ class FakeNccl {
   virtual void set_questions_before_launch(int count) = 0;
   /// Collectives for which all ranks have arrived do not end before release().
   virtual void hold() = 0;
+  /// Aborts do not return before release().
+  virtual void hold_aborts() = 0;
   virtual void release() = 0;
   /// From now on the communicator of this name and rank reports `result`.
   virtual void fail(const std::string& communicator, int rank, int result) = 0;

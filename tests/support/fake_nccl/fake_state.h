@@ -23,6 +23,7 @@ struct OpaqueComm {
   int rank = 0;
   std::shared_ptr<testing::Clique> clique;
   bool aborted = false;
+  int running = 0;                            // kernels that occupy the device
   int questions = 0;                          // polls until `waiting` is launched
   std::deque<std::function<bool()>> waiting;  // each returns true when it is done
   uint64_t collectives = 0;
@@ -57,6 +58,7 @@ struct State {
   int groups = 0;
   int questions = 0;
   bool held = false;
+  bool aborts_held = false;
   std::map<const char*, size_t> memory;  // from ncclMemAlloc
   std::vector<std::string> complaints;
   int64_t handles = 0;

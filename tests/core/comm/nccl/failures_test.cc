@@ -26,6 +26,7 @@ using testing::call_until_failure;
 using testing::count_calls;
 using ::testing::Each;
 using testing::fake;
+using testing::fake_api;
 using ::testing::HasSubstr;
 using testing::HostDevice;
 using testing::impatient;
@@ -203,6 +204,63 @@ TEST_F(NcclFailures, AbortOnOneRankEndsWhatAllWaitFor) {
       });
   EXPECT_THAT(errors, Each(HasSubstr("rank 0 has had enough")));
   EXPECT_THAT(errors[1], HasSubstr("[comm] all_reduce #1 'bucket 0' on group 'world', rank 1: "));
+}
+
+TEST_F(NcclFailures, AFailureEndsCollectivesThatHangOnBothLanes) {
+  const auto errors =
+      run_nccl_ranks_expecting_errors(3, [](const std::shared_ptr<Group>& group, HostDevice&) {
+        group->barrier();
+        if (group->rank() == 2) throw std::runtime_error("the model broke");
+        const auto gathered = group->all_gather(at::empty({3}), at::ones({1}), "unit 0");
+        wait_on_host(*group->all_reduce(at::ones({4}), ReduceOp::kSum, "unit 1"));
+      });
+  for (const int rank : {0, 1}) {
+    EXPECT_THAT(errors[rank], HasSubstr("rank 2 left while an exception unwound"));
+  }
+  EXPECT_EQ(count_calls("ncclCommAbort"), 6);
+}
+
+// NCCL reports an error on a group that rank 0 has left, while a collective of rank 0 hangs. If
+// rank 0 aborted that group, it would wait for the collective and not notice that rank 1 gives up.
+TEST_F(NcclFailures, AGroupThatIsLeftIsNotAbortedBesideACallInFlight) {
+  std::atomic<bool> has_left{false};
+  const auto errors =
+      run_nccl_ranks_expecting_errors(2, [&](const std::shared_ptr<Group>& group, HostDevice&) {
+        auto part = duplicate(*group, "part");
+        if (group->rank() == 0) {
+          part->all_reduce(at::ones({4}), ReduceOp::kSum, "part");
+          part.reset();
+          fake().fail("world/part: reduce lane", 0, static_cast<int>(nccl::Result::kSystemError));
+          const auto hangs = group->all_reduce(at::ones({4}), ReduceOp::kSum, "alone");
+          has_left = true;
+          wait_on_host(*hangs);
+        }
+        while (!has_left) std::this_thread::yield();
+        wait_on_host(*part->all_reduce(at::ones({4}), ReduceOp::kSum, "part"));
+        while (count_calls("ncclCommFinalize") == 0) std::this_thread::yield();
+        group->abort("rank 1 has had enough");
+        wait_for_failure(*group);
+      });
+  EXPECT_THAT(errors, Each(HasSubstr("rank 1 has had enough")));
+}
+
+TEST(NcclCommunicator, ACallBesideAnAbortThatHangsDoesNotHang) {
+  fake().reset();
+  const auto api = fake_api();
+  nccl::UniqueId id;
+  api->get_unique_id(&id);
+  const auto communicator = std::make_shared<nccl::Communicator>(api, "alone");
+  communicator->init(1, 0, id);
+  ASSERT_EQ(communicator->poll(), nccl::Result::kSuccess);
+  fake().hold_aborts();
+  std::thread aborting([&] { nccl::abort_together({communicator}); });
+  while (fake().live_communicators() > 0) std::this_thread::yield();
+  EXPECT_EQ(communicator->call([](nccl::OpaqueComm*) { return nccl::Result::kSuccess; }),
+            std::nullopt);
+  EXPECT_EQ(communicator->finish(), nccl::Communicator::End::kDestroyed);
+  EXPECT_EQ(communicator->error_text(nccl::Result::kSystemError), "unhandled system error");
+  fake().release();
+  aborting.join();
 }
 
 TEST_F(NcclFailures, DestroyedWhileAnExceptionUnwindsItPoisonsTheWorld) {

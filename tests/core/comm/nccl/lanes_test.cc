@@ -178,18 +178,18 @@ TEST_F(NcclLanes, EventsAreRecordedOnlyWhenTheWorkIsOnTheStream) {
 TEST_F(NcclLanes, ControlAnEventRecordedAtOnceIsTooEarly) {
   run_nccl_ranks(1, [](std::shared_ptr<Group>, HostDevice& device) {
     const auto api = testing::fake_api();
-    nccl::Communicator communicator(api, "bare");
+    const auto communicator = std::make_shared<nccl::Communicator>(api, "bare");
     nccl::UniqueId id;
     ASSERT_EQ(api->get_unique_id(&id), nccl::Result::kSuccess);
-    communicator.init(1, 0, id);
-    while (communicator.poll() != nccl::Result::kSuccess) {
+    communicator->init(1, 0, id);
+    while (communicator->poll() != nccl::Result::kSuccess) {
     }
     fake().set_questions_before_launch(3);
     at::Tensor from = at::ones({3});
     at::Tensor to = at::zeros({3});
     const auto stream = device.make_stream(Device::Priority::kHigh);
     const auto event = device.make_event();
-    communicator.call([&](nccl::OpaqueComm* comm) {
+    communicator->call([&](nccl::OpaqueComm* comm) {
       return api->all_reduce(from.const_data_ptr(), to.data_ptr(), 3, nccl::DataType::kFloat32,
                              nccl::RedOp::kSum, comm, stream->handle());
     });
@@ -197,7 +197,7 @@ TEST_F(NcclLanes, ControlAnEventRecordedAtOnceIsTooEarly) {
     while (!event->is_done()) {
     }
     EXPECT_EQ(to.sum().item<float>(), 0.0f);
-    communicator.abort();
+    nccl::abort_together({communicator});
   });
 }
 
