@@ -1,18 +1,23 @@
 // Models that run on the user's own streams.
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/core/comm/groups/forwarding_group.h"
 #include "tessera/core/device/cuda_device.h"
 #include "tessera/core/sched/stream_join.h"
 #include "tessera/parallelize.h"
 #include "tessera/tests/gpu/gpu_worlds.h"
 #include "tessera/tests/support/comparison.h"
+#include "tessera/tests/support/gate.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
 
@@ -71,6 +76,79 @@ TEST(Streams, OfTheUserTrainAsTheDefaultOne) {
                               train_on_streams(configuration, second, world, false).parameters),
               "")
         << configuration.name;
+  }
+}
+
+/// Once armed, the all-gathers of this rank do not begin before `gate` is opened.
+struct GatedGathers final : ForwardingGroup {
+  struct Arm {
+    bool is_armed = false;
+    std::optional<Gate> gate;
+  };
+  GatedGathers(std::shared_ptr<ProcessGroup> inner, std::shared_ptr<Arm> arm)
+      : ForwardingGroup(std::move(inner)), arm(std::move(arm)) {}
+
+  std::shared_ptr<Work> run(const Collective& collective) override {
+    if (collective.op == Op::kAllGather && arm->is_armed && !arm->gate.has_value()) {
+      arm->gate.emplace(CudaDevice(device().index()).current_stream()->handle());
+    }
+    return ForwardingGroup::run(collective);
+  }
+  std::shared_ptr<ProcessGroup> wrap(std::shared_ptr<ProcessGroup> inner) override {
+    return std::make_shared<GatedGathers>(std::move(inner), arm);
+  }
+
+  const std::shared_ptr<Arm> arm;
+};
+
+/// Returns true if the stream is still busy after many looks.
+bool stays_busy(const c10::Stream& stream) {
+  for (int look = 0; look < 1000; ++look) {
+    if (stream.query()) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+// Copies from a GPU to itself are queued, so the thread does not wait for the first stream before
+// the second one reads. Gates exist only on fake GPUs.
+TEST(PretendStreams, EachWaitsForTheUpdatesThatItReads) {
+  for (const Strategy strategy : {Strategy::kZero1, Strategy::kZero2}) {
+    const Decorate on_gpus = over_nccl();
+    run_ranks(2, [&](std::shared_ptr<ProcessGroup> given) {
+      const auto arm = std::make_shared<GatedGathers::Arm>();
+      const auto world = std::make_shared<GatedGathers>(on_gpus(std::move(given)), arm);
+      const Subject& model = subject("DeepMlp");
+      const Schedule schedule;
+      const std::shared_ptr<Net> net = prepare(model.make(), at::kFloat, 7);
+      net->to(world->device());
+      const auto engine = parallelize(net, make_plan(*net),
+                                      options_of(configuration_of(strategy), schedule), world);
+      const Moment moment{.step = 0, .rank = world->rank()};
+      const Batch batch = batch_of(model, at::kFloat, schedule, moment, 0);
+      loss_of(*net, {batch.input.to(world->device()), batch.target.to(world->device())}, moment,
+              schedule)
+          .backward();
+      const at::Tensor parameter = net->parameters()[0];
+      std::vector<at::Tensor> copies;
+      std::vector<c10::Stream> streams;
+      for (int i = 0; i < 2; ++i) {
+        streams.push_back(stream_of_pool(world->device()));
+        copies.push_back(at::zeros_like(parameter.detach()));
+      }
+
+      arm->is_armed = true;
+      engine->step();
+      for (int i = 0; i < 2; ++i) {
+        const c10::StreamGuard guard(streams[i]);
+        copies[i].copy_(parameter.detach());
+      }
+      for (const c10::Stream& stream : streams) EXPECT_TRUE(stays_busy(stream));
+      arm->gate->open();
+      for (const c10::Stream& stream : streams) stream.synchronize();
+      engine->wait();
+      for (const at::Tensor& copy : copies) EXPECT_TRUE(at::equal(copy, net->parameters()[0]));
+    });
   }
 }
 

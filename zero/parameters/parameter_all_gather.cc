@@ -1,5 +1,6 @@
 #include "tessera/zero/parameters/parameter_all_gather.h"
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -24,10 +25,22 @@ class ParameterAllGather::Pending final : public AccessTarget, public AccessTarg
   }
   void unpin(Use) noexcept override {}
 
+  /// Returns true if the calling thread's current stream waits for the values already; if not, it
+  /// counts as waiting from now on. Always false on a CPU, where the thread itself waits.
+  bool is_awaited_here(Device* device) {
+    if (device == nullptr) return false;
+    void* const stream = device->current_stream()->handle();
+    if (std::find(streams_.begin(), streams_.end(), stream) != streams_.end()) return true;
+    streams_.push_back(stream);
+    return false;
+  }
+
   const size_t unit;
   std::shared_ptr<Work> work;  // null when the values have arrived or never will
+  bool is_permitted = false;   // operators may read the unit: somebody waits for its values
 
  private:
+  std::vector<void*> streams_;  // handles of the streams that wait for the values
   const std::shared_ptr<std::mutex> mutex_;
   ParameterAllGather& all_gather_;
 };
@@ -37,7 +50,12 @@ class ParameterAllGather::Pending final : public AccessTarget, public AccessTarg
 // The second one makes the parameter slice from gradient slices.
 ParameterAllGather::ParameterAllGather(ProcessGroup& group, const UnitPlan& plan,
                                        const SliceMap& slices, FlatParameters& flat, Trace* trace)
-    : group_(group), plan_(plan), slices_(slices), flat_(flat), trace_(trace) {
+    : group_(group),
+      plan_(plan),
+      slices_(slices),
+      flat_(flat),
+      trace_(trace),
+      device_(group.device().is_cpu() ? nullptr : device_at(group.device())) {
   using MapAxis = SliceMap::Axis;
   const auto add = [&](MapAxis axis, const char* name) {
     if (slices.extent(axis) == 1) return;
@@ -103,7 +121,7 @@ void ParameterAllGather::start(const std::vector<size_t>& units) {
   // operator that begins on another thread in between would throw instead of waiting.
   const std::lock_guard lock(*mutex_);
   for (const auto& pending : pending_) {
-    if (pending->work == nullptr) continue;
+    if (pending->work == nullptr || pending->is_permitted) continue;
     flat_.full(pending->unit)
         .forbid(absl::StrCat(
             "[zero] unit '", plan_[pending->unit].name,
@@ -115,16 +133,24 @@ void ParameterAllGather::start(const std::vector<size_t>& units) {
   }
 }
 
-/// Waits for one unit. The caller holds the mutex.
+/// Lets the calling thread, or on a GPU its current stream, wait for one unit. The caller holds the
+/// mutex.
 void ParameterAllGather::complete(Pending& pending) {
   if (pending.work == nullptr) return;
   const UnobservedScope unobserved;
-  const std::shared_ptr<Work> work = std::exchange(pending.work, nullptr);
+  std::shared_ptr<Work> work = pending.work;
+  if (device_ == nullptr || work->is_completed()) {
+    pending.work = nullptr;
+  } else if (pending.is_awaited_here(device_.get())) {
+    return;
+  }
   try {
     work->wait();
+    if (std::exchange(pending.is_permitted, true)) return;
     flat_.accept_values(pending.unit);
     flat_.full(pending.unit).permit();
   } catch (const CommError& error) {
+    pending.work = nullptr;
     if (!failure_.has_value()) failure_ = error;
     // The operator goes on and accesses the storage, which throws this error.
     flat_.full(pending.unit).forbid(error.what());

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/core/access/access_observer.h"
+#include "tessera/core/device/device.h"
 #include "tessera/core/layout/flat_parameters.h"
 #include "tessera/core/layout/slice_map.h"
 #include "tessera/errors.h"
@@ -18,7 +19,8 @@ namespace tessera::internal {
 /// All-gathers updated optimizer slices to every rank whose parameter slice contains them. Where
 /// communication runs beside computation and units are resident, the all-gather continues after the
 /// step. An operator that reads a unit whose values have not arrived waits for them; any other
-/// access throws.
+/// access throws. On a GPU not the operator waits but its stream, and so does each further stream
+/// that reads the unit.
 class ParameterAllGather {
  public:
   /// For degrees with o > p. References must outlive it. Collective: makes subgroups where the
@@ -60,6 +62,7 @@ class ParameterAllGather {
   std::vector<std::shared_ptr<Pending>> pending_;
   std::optional<CommError> failure_;
   std::unique_ptr<AccessObserver> observer_;
+  const std::shared_ptr<Device> device_;  // of the parameters; null on a CPU
 };
 
 }  // namespace tessera::internal
