@@ -173,10 +173,11 @@ class Engine final {
   /// Throws c10::Error on every rank, with nothing added on any, naming the rank and every wrong
   /// gradient: an unknown name, another shape, dtype or device, memory that cannot be read, sparse
   /// elements outside the shape (not checked on a GPU), a frozen parameter, two gradients of one
-  /// parameter. Also throws when called inside backward or modify_parameters(), or after a `.grad`
-  /// was assigned. Inside no_sync() only the rank that finds the error throws; if it does not
-  /// repeat the call, the next backward or step() that reduces throws on all ranks. In other
-  /// respects it throws what a backward throws.
+  /// parameter. Also throws when called inside backward or modify_parameters(), after a `.grad` was
+  /// assigned, or with a weight if the model has a SyncBatchNorm in training mode, whose backward
+  /// has run without the weight. Inside no_sync() only the rank that finds the error throws; if it
+  /// does not repeat the call, the next backward or step() that reduces throws on all ranks. In
+  /// other respects it throws what a backward throws.
   void accumulate(const std::vector<NamedTensor>& gradients, std::optional<double> weight = {});
 
   /// Local, but all ranks must call it. Drops the gradients of this step, reduced or not.

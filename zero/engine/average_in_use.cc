@@ -64,15 +64,21 @@ void AverageInUse::leave(const char* call, Inside inside) {
   context_.failure.abort_all_on_exception(call, [&] {
     trained_.settle();
     const std::string written = ends ? find_write() : "";
-    const std::vector<std::string> answers = context_.group.all_gather_bytes(
-        ends ? trained_.access.open_scope_problem("the end of begin_average()'s scope")
-             : absl::StrCat(call,
-                            ": called inside begin_average(), where the model is the average of "
-                            "its weights; call end() of its scope first"),
+    // An answer is the problem if the average ended now, or "", after a letter that says whether
+    // this rank can stay inside.
+    const bool can_stay = !ends && inside == Inside::kAllowed;
+    std::vector<std::string> answers = context_.group.all_gather_bytes(
+        absl::StrCat(
+            can_stay ? "s" : "e",
+            ends ? trained_.access.open_scope_problem("the end of begin_average()'s scope")
+                 : absl::StrCat(call,
+                                ": called inside begin_average(), where the model is the average "
+                                "of its weights; call end() of its scope first")),
         "inside begin_average");
-    const bool all_are_inside =
-        std::none_of(answers.begin(), answers.end(), [](const auto& text) { return text.empty(); });
-    if (!ends && all_are_inside && inside == Inside::kAllowed) return;
+    if (std::all_of(answers.begin(), answers.end(),
+                    [](const auto& text) { return text[0] == 's'; }))
+      return;
+    for (std::string& text : answers) text.erase(0, 1);
     if (std::string text = refusal_text(answers, "engine"); !text.empty()) {
       throw ErrorOnAllRanks(std::move(text));
     }

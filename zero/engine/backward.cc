@@ -113,15 +113,15 @@ void Backward::backward_failed() noexcept {
 
 // --- The user's calls ---
 
-void Backward::require_weights() const {
+void Backward::require_weights(const char* call, bool is_known_in_backward) const {
   const std::string problem = option_against("backward with a weight", context_.parts.options);
   TORCH_CHECK(problem.empty(), "[engine] ", problem);
   // A SyncBatchNorm gets the weight from LossWeightScope, which applies to this thread only. On a
   // GPU backward runs on other threads.
-  if (!context_.group.device().is_cpu()) {
+  if (!is_known_in_backward || !context_.group.device().is_cpu()) {
     const std::string name = first_sync_batch_norm(*context_.persistent.model);
-    TORCH_CHECK(name.empty(), "[engine] backward: got a weight on ", context_.group.device().str(),
-                " in a model with the SyncBatchNorm '", name,
+    TORCH_CHECK(name.empty(), "[engine] ", call, ": got a weight on ",
+                context_.group.device().str(), " in a model with the SyncBatchNorm '", name,
                 "', which cannot know there how the ranks' losses count; multiply the losses by N "
                 "weight / (sum of all ranks' weights) and leave the weight out");
   }
@@ -154,7 +154,7 @@ void Backward::backward(const at::Tensor& loss, const BackwardOptions& options) 
               "[engine] backward: got an undefined loss, expected a tensor of one element; compute "
               "it, or say that it has no samples (weight 0)");
   if (!options.weight.has_value()) return differentiate(loss, options.retain_graph);
-  require_weights();
+  require_weights("backward", true);
   const std::string wrong = problem_of_weight(options.weight);
   TORCH_CHECK(wrong.empty() || *context_.persistent.no_sync_depth == 0, "[engine] rank ",
               context_.group.rank(), ": ", wrong);

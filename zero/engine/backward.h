@@ -58,7 +58,7 @@ class Backward final : private GradientSink, private BackwardListener {
   void follow(bool is_local);
 
   /// Throws c10::Error, on all ranks alike, if losses may not have weights in this engine.
-  void require_weights() const;
+  void require_weights(const char* call, bool is_known_in_backward) const;
   /// Forgets the write to a parameter that the last backward found. Called by step(), which looks
   /// for writes itself.
   void forget_writes() { written_.clear(); }

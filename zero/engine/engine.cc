@@ -97,7 +97,7 @@ double Engine::loss_scale() const {
 void Engine::accumulate(const std::vector<NamedTensor>& gradients, std::optional<double> weight) {
   ShardedEngine& now = implementation_->get();
   now.require_usable();
-  if (weight.has_value()) now.backward.require_weights();
+  if (weight.has_value()) now.backward.require_weights("accumulate", false);
   const at::NoGradGuard no_grad;
   now.context.streams.pass();
   const bool is_alone = now.backward.accumulates_alone();

@@ -236,12 +236,14 @@ class Waiting final : public Work {
   void wait() override {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (is_over_) return;
-    if (is_ready()) {
+    // If an earlier wait() threw, the entry is no longer pinned and may hold another part.
+    if (!is_unpinned_ && is_ready()) {
       copy_bytes(data_of(to_), data_in(*segment_, entry_), entry_.key.bytes);
       unpin();
     } else {
       unpin();
-      fetch_(to_)->wait();
+      if (own_fetch_ == nullptr) own_fetch_ = fetch_(to_);
+      own_fetch_->wait();
     }
     is_over_ = true;
   }
@@ -277,6 +279,7 @@ class Waiting final : public Work {
   const at::Tensor to_;
   const ReadCache::Fetch fetch_;
   const ReadCache::Check check_;
+  std::shared_ptr<Work> own_fetch_;  // null while this rank waits for the other's
   std::mutex mutex_;
   bool is_over_ = false;
   bool is_unpinned_ = false;

@@ -11,6 +11,7 @@
 
 #include <torch/torch.h>
 
+#include "tessera/sync_batch_norm.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/given_gradients.h"
 #include "tessera/tests/support/message_of.h"
@@ -310,6 +311,27 @@ TEST(AccumulateUpdating, ASecondCallBeforeStepIsRefusedOnAllRanks) {
 
 /// The sum of the squares overflows. How many ranks' parts do depends on the configuration, but no
 /// configuration applies such a step.
+// The backward that computed the gradients has mixed the ranks' losses without their weights.
+TEST(AccumulateWeighted, IsRefusedBesideASyncBatchNormInTrainingMode) {
+  struct NormNet : torch::nn::Module {
+    explicit NormNet(const std::shared_ptr<ProcessGroup>& group) {
+      norm = register_module("norm", tessera::nn::SyncBatchNorm1d(4, group));
+    }
+    tessera::nn::SyncBatchNorm1d norm{nullptr};
+  };
+  run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
+    const auto net = std::make_shared<NormNet>(world);
+    const auto engine = parallelize(net, adamw(), {}, world);
+    const Given gradients = {{"norm.weight", at::ones({4})}, {"norm.bias", at::ones({4})}};
+    EXPECT_THAT(message_of([&] { engine->accumulate(gradients, 2.0); }),
+                HasSubstr("accumulate: got a weight on cpu in a model with the SyncBatchNorm "
+                          "'norm', which cannot know there how the ranks' losses count"));
+    net->eval();
+    engine->accumulate(gradients, 1.0 + world->rank());
+    EXPECT_TRUE(engine->step().committed);
+  });
+}
+
 TEST(AccumulateTooLarge, ANormThatIsNotFiniteIsRefusedUnderEveryConfiguration) {
   for (const int size : {1, 2, 3}) {
     for (const Configuration& configuration : spanning_configurations(size)) {

@@ -207,6 +207,23 @@ TEST_P(AverageScopes, ThatOneRankHasDroppedAndOthersHaveNotAreAnErrorOfAll) {
   });
 }
 
+TEST_P(AverageScopes, ThatOneRankHasDroppedInsideAScopeOfWholeParametersAreAnErrorOfAll) {
+  if (size() == 1) return;
+  on_averaging_ranks([](OddRank& rank) {
+    const uint64_t before = parameter_hash(*rank.engine);
+    std::optional<Engine::AverageScope> scope = rank.engine->begin_average();
+    {
+      const auto whole = rank.engine->full_parameters();
+      if (rank.world->rank() == 0) scope.reset();
+      EXPECT_THAT([&] { parameter_hash(*rank.engine); },
+                  ThrowsMessage<c10::Error>(
+                      AllOf(HasSubstr(kInside), HasSubstr("called while a full_parameters()"))));
+    }
+    scope.reset();
+    EXPECT_EQ(parameter_hash(*rank.engine), before);
+  });
+}
+
 TEST_P(AverageScopes, DoNotEndInsideAScopeOfWholeParameters) {
   on_averaging_ranks([](OddRank& rank) {
     const uint64_t before = parameter_hash(*rank.engine);

@@ -257,6 +257,35 @@ TEST(ReadCache, WhoseFetchFailsHoldsUpNobody) {
   EXPECT_EQ(count.load(), 2);
 }
 
+// Rank 1 no longer waits for rank 0's fetch, and its own fails. Then the ring gives the part's
+// place to a larger one, which a second wait() must not take for the part.
+TEST(ReadCache, WhoseFetchFailsThrowsAgainFromASecondWait) {
+  std::atomic<int> told{0}, claimed{0}, count{0}, fails{-1}, has_failed{0};
+  run_with_cache(2, 10000, [&](ProcessGroup& group, auto cache) {
+    at::Tensor to = at::zeros({100});
+    if (group.rank() == 0) {
+      const auto work = start_held(cache, to, told);
+      claimed = 1;
+      while (has_failed.load() == 0) std::this_thread::yield();
+      told = 1;
+      work->wait();
+    } else {
+      while (claimed.load() == 0) std::this_thread::yield();
+      const auto work = start_held(cache, to, fails);
+      EXPECT_THAT(message_of([&] { work->wait(); }), HasSubstr("the fetch failed"));
+      has_failed = 1;
+      while (told.load() == 0) std::this_thread::yield();
+      for (int64_t version = 0; version < 4; ++version) {
+        at::Tensor larger = at::zeros({2000});
+        const hosts::ReadKey key{.window = 1, .rank = 6, .bytes = 8000, .version = version};
+        cache->start_read(key, larger, counting(count, 6, version), [] {})->wait();
+      }
+      EXPECT_THAT(message_of([&] { work->wait(); }), HasSubstr("the fetch failed"));
+      EXPECT_TRUE(at::equal(to, at::zeros({100})));
+    }
+  });
+}
+
 // A rank that has begun to prefetch is in a collective with a rank that needs the part now.
 TEST(ReadCache, WhatIsFetchedAheadHoldsUpNobody) {
   std::atomic<int> told{0}, claimed{0}, count{0};
