@@ -23,4 +23,14 @@ GlobalCallback::~GlobalCallback() {
   if (!has_exit_begun) at::removeCallback(handle_);
 }
 
+void GlobalCallback::turn(bool on) {
+  if (is_on_ == on || has_exit_begun) return;
+  is_on_ = on;
+  if (on) {
+    at::reenableCallback(handle_);
+  } else {
+    at::disableCallback(handle_);
+  }
+}
+
 }  // namespace tessera::internal

@@ -18,8 +18,9 @@ class BackwardListener {
   virtual void backward_failed() noexcept = 0;
 };
 
-/// Watches, for a listener, every backward that the constructing thread calls. Local, cheap; while
-/// any watch lives, a process-wide callback costs about 10 ns per autograd node.
+/// Watches, for a listener, every backward that the constructing thread calls. Local, cheap. A
+/// process-wide callback, which costs 0.1 to 0.2 us for each autograd node of any thread, is on
+/// while some thread has a listener and no backward under way.
 class BackwardWatch {
  public:
   /// Notifies no listener until tell() sets one.

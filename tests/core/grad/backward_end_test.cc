@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -12,6 +13,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/ThreadLocalState.h>
+#include <ATen/record_function.h>
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <c10/util/thread_name.h>
@@ -253,6 +255,65 @@ TEST_F(BackwardEnd, TwoThreadsWithWatchesOfTheirOwnDoNotMeet) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(ended, (std::vector<int>{50, 50}));
   EXPECT_EQ(counter.ended, 0);
+}
+
+// --- The callback's cost ---
+
+/// Returns true if LibTorch prepares calls of callbacks for autograd nodes.
+bool nodes_are_observed() {
+  return at::getStepCallbacksUnlessEmpty(at::RecordScope::BACKWARD_FUNCTION).has_value();
+}
+
+/// Runs a backward and returns what nodes_are_observed() returned inside.
+bool are_observed_in_backward() {
+  bool observed = false;
+  const at::Tensor y = at::tanh(leaf_vector());
+  y.register_hook([&](const at::Tensor&) { observed = nodes_are_observed(); });
+  y.sum().backward();
+  return observed;
+}
+
+TEST_F(BackwardEnd, ObservesNodesOnlyWhileAListenerWaitsForABackward) {
+  EXPECT_TRUE(nodes_are_observed());
+  EXPECT_FALSE(are_observed_in_backward());
+  EXPECT_TRUE(nodes_are_observed());
+  watch.tell(nullptr);
+  EXPECT_FALSE(nodes_are_observed());
+  watch.tell(&counter);
+  EXPECT_TRUE(nodes_are_observed());
+  EXPECT_EQ(counter.ended, 1);
+}
+
+TEST_F(BackwardEnd, ObservesNodesAgainAfterAFailure) {
+  const at::Tensor y = at::tanh(leaf_vector());
+  y.register_hook([](const at::Tensor&) { throw std::runtime_error("the hook fails"); });
+  EXPECT_THROW(y.sum().backward(), std::exception);
+  EXPECT_TRUE(nodes_are_observed());
+  EXPECT_EQ(counter.failed, 1);
+  at::tanh(leaf_vector()).sum().backward();
+  EXPECT_EQ(counter.ended, 1);
+}
+
+TEST_F(BackwardEnd, ComesToAThreadWhoseBackwardBeginsInsideAnothersBackward) {
+  std::promise<void> has_listener, inside_backward;
+  std::thread other([&] {
+    Counter own;
+    const BackwardWatch own_watch(own);
+    has_listener.set_value();
+    inside_backward.get_future().wait();
+    EXPECT_FALSE(are_observed_in_backward()) << "both backwards are under way";
+    EXPECT_EQ(own.ended, 1);
+  });
+  has_listener.get_future().wait();
+  const at::Tensor y = at::tanh(leaf_vector());
+  y.register_hook([&](const at::Tensor&) {
+    EXPECT_TRUE(nodes_are_observed()) << "the other thread waits for its backward";
+    inside_backward.set_value();
+    other.join();
+    EXPECT_FALSE(nodes_are_observed()) << "the other thread's listener is gone";
+  });
+  y.sum().backward();
+  EXPECT_EQ(counter.ended, 1);
 }
 
 // --- Other thread-local state ---
