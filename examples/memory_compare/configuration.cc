@@ -43,7 +43,7 @@ absl::StatusOr<Configuration> parse_configuration(const std::string& text) {
   if (next < parts.size()) {
     int ranks = 0;
     if (!absl::SimpleAtoi(parts[next], &ranks) || ranks < 1) {
-      return bad("expected a number of ranks from 1 behind the last colon, as in zero3:1");
+      return bad("expected a number of ranks from 1 after the last colon, as in zero3:1");
     }
     configuration.reshard_after_forward = ranks;
     ++next;

@@ -3,20 +3,21 @@
 #include <utility>
 
 namespace tessera::internal::testing {
-namespace {
 
-void enqueue(void* stream, void (*run)(void*), void* argument) {
+void DeviceStream::enqueue(void* stream, void (*run)(void*), void* argument) {
   auto& queue = *static_cast<DeviceStream*>(stream);
   queue.check_on_host();  // host functions run once, so a graph cannot contain them
+  ++queue.launches_;
   queue.run([run, argument] { run(argument); });
 }
 
-void enqueue_repeatable(void* stream, void (*run)(void*), void (*drop)(void*), void* argument) {
+void DeviceStream::enqueue_repeatable(void* stream, void (*run)(void*), void (*drop)(void*),
+                                      void* argument) {
+  auto& queue = *static_cast<DeviceStream*>(stream);
+  ++queue.launches_;
   const std::shared_ptr<void> kept(argument, drop);
-  static_cast<DeviceStream*>(stream)->run([run, kept] { run(kept.get()); });
+  queue.run([run, kept] { run(kept.get()); });
 }
-
-}  // namespace
 
 DeviceStream::DeviceStream(std::shared_ptr<tessera::internal::Stream> queue, Kind kind)
     : queue_(std::move(queue)), kind_(kind), handle_{this, &enqueue, &enqueue_repeatable} {}

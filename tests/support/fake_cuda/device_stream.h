@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -42,11 +43,19 @@ class DeviceStream {
 
   /// Returns the handle that other libraries use. Work queued through it counts as well.
   HostStreamHandle* handle() { return &handle_; }
+  /// Returns how often other libraries have queued work, as kernels and host functions.
+  int64_t launches() const { return launches_; }
 
  private:
+  // The functions of handle_. `stream` is a DeviceStream.
+  static void enqueue(void* stream, void (*run)(void*), void* argument);
+  static void enqueue_repeatable(void* stream, void (*run)(void*), void (*drop)(void*),
+                                 void* argument);
+
   const std::shared_ptr<tessera::internal::Stream> queue_;
   const Kind kind_;
   HostStreamHandle handle_;
+  std::atomic<int64_t> launches_{0};
   std::mutex mutex_;
   std::condition_variable changed_;
   uint64_t queued_ = 0;

@@ -25,6 +25,11 @@ class Control final : public FakeCuda {
   int64_t host_syncs(int device) override { return machine().counts(device).host_syncs; }
   int64_t operators() override { return sum(&Machine::Counts::operators); }
   int64_t operators(int device) override { return machine().counts(device).operators; }
+  int64_t launches(int device) override {
+    int64_t all = 0;
+    for (const DeviceStream* queue : machine().queues(device)) all += queue->launches();
+    return all;
+  }
 
  private:
   static Machine& machine() { return Machine::get(); }

@@ -55,6 +55,8 @@ class FakeCuda {
   /// Number of operators that ran, without views.
   virtual int64_t operators() = 0;
   virtual int64_t operators(int device) = 0;
+  /// How often Tessera's kernels and NCCL have queued work on the device's streams.
+  virtual int64_t launches(int device) = 0;
 };
 
 }  // namespace tessera::internal::testing
