@@ -22,8 +22,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-/// Returns the dtype that statistics are rounded to; LibTorch's kernels combine 16-bit inputs with
-/// fp32.
+/// Returns the dtype that statistics are rounded to. It is fp32 for 16-bit inputs, too, because
+/// LibTorch's kernels need it so.
 at::ScalarType statistics_dtype(const Tensor& input) {
   return input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
@@ -128,8 +128,8 @@ Tensor gradient_sums(const Tensor& gradient, const Tensor& input, const Tensor& 
 
 /// Returns the means over the `count` values of all ranks, where each rank's `sums` are weighted by
 /// the weight of its loss. The means are divided by this rank's weight, because the engine
-/// multiplies all gradients on this rank by that weight, also the shares that come from other
-/// ranks. Collective.
+/// multiplies all gradients on this rank by that weight, also the parts of them that come from
+/// other ranks' losses. Collective.
 Tensor gradient_means(const Tensor& sums, const Tensor& input, double count,
                       const BatchNormCall& call) {
   const double weight = LossWeightScope::of_backward();

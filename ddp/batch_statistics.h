@@ -22,7 +22,7 @@ struct BatchNormCall {
 };
 
 /// Normalizes call.input by the statistics of all ranks. Collective and blocking, in backward too.
-/// The comment of SyncBatchNormImplBase gives the contract: that of its forward().
+/// Has the contract that the comment of SyncBatchNormImplBase gives for its forward().
 at::Tensor normalize_over_ranks(const BatchNormCall& call);
 
 }  // namespace tessera::internal

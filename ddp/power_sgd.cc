@@ -281,8 +281,8 @@ void PowerSgd::compress(const GradBucket& given, ProcessGroup& group) {
 }
 
 /// Sets `q` to the last Q, or to random numbers if there is none, and orthonormalises it. Rows of
-/// zeros in the last Q are replaced by random numbers: they come from a gradient of zeros, and
-/// would stay zero for ever.
+/// zeros in the last Q come from a matrix of lower rank (of zeros, say) and would stay zero for
+/// ever, so random numbers replace them.
 void PowerSgd::begin_basis(const Matrix& matrix, const at::Tensor& q) const {
   const at::Tensor& last = matrix.memory->q;
   if (last.defined()) q.copy_(last);

@@ -27,7 +27,7 @@ namespace tessera::internal {
 // use of a stale unit gathers the new values into another block and attaches this block in place of
 // the old one. An operator that has started but not yet read the data pointer gets one block or the
 // other, never a null pointer. It may have been counted with earlier Readers and then read the new
-// pointer, so a block is returned only when its own Readers and all earlier Readers are at zero. A
+// pointer, so a block is freed only when its own Readers and all earlier Readers are at zero. A
 // reader increments the count of the current Readers and then checks that they are still current; a
 // thread that replaces Readers first replaces them and then reads the count. So this needs no mutex
 // either.

@@ -15,8 +15,8 @@ namespace tessera::internal {
 // An operator pins the units that it uses while it runs. When an operator uses a unit other than
 // the one that was used last, all units that no operator pins and no scope holds are freed, and
 // then the unit is gathered. So one unsharded-parameter buffer is enough for a chain of blocks, and
-// with a second one the next unit can be prefetched. If an operator needs the prefetched unit
-// before it has arrived, the first buffer is free already, so the unit after it is requested at
+// with a second one the next unit can be prefetched. If an operator needs a unit whose prefetch is
+// still under way, the first buffer is free already, so the unit after that one is requested at
 // once. If that request were made only after the prefetched unit had arrived, it would wait for
 // traffic in the other direction, and meanwhile the link would idle. The unit that is used last in
 // forward is used first in backward and stays whole. An operator that reads three units pins three.
@@ -26,10 +26,10 @@ namespace tessera::internal {
 //
 // Where ranks read each other's memory, nothing here waits for what another rank does. Shards are
 // read in place, or sent by their owners while the owners compute (Note [Windows over MPI]). They
-// change only in a step (Note [The step is a fence]). Where ranks cannot do that, a gather is a
-// collective, on a group of its own so that gathers and reductions need no common order. There all
-// ranks must use units in the same order, and what is prefetched or dropped depends on that order
-// only.
+// change only in a step (Note [The step is a fence]). Where ranks cannot read each other's memory,
+// a gather is a collective, on a group of its own so that gathers and reductions need no common
+// order. There all ranks must use units in the same order, and what is prefetched or dropped
+// depends on that order only.
 
 namespace {
 

@@ -47,9 +47,9 @@ class WindowSource {
   /// Which shards fetch() reads. kSecond: second shards if there are any, else first shards.
   enum class From : uint8_t { kFirst, kSecond };
 
-  /// Reads the whole unit into `to` [unit numel]; all its reads are under way at once. Returns the
-  /// bytes that came from other ranks. Local, blocks until `to` is whole. Thread-safe. Throws
-  /// CommError if the group has failed or an owner does not answer.
+  /// Reads the whole unit into `to` [unit numel]; all its reads are under way simultaneously.
+  /// Returns the bytes that came from other ranks. Local, blocks until `to` is whole. Thread-safe.
+  /// Throws CommError if the group has failed or an owner does not answer.
   int64_t fetch(const at::Tensor& to, From from);
 
   /// Copies this rank's part of `full`, the whole unit, to its second shard, if there are second

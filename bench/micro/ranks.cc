@@ -73,7 +73,7 @@ std::shared_ptr<ProcessGroup> meet(int rank, int size, const std::string& store,
   options.rank = rank;
   options.world_size = size;
   options.store_url = "file://" + store;
-  // A group decides by the cores at its creation whether its ranks spin.
+  // When a group is made, it decides by the cores available then whether its ranks spin.
   const Affinity cores(waiting == Waiting::kWithoutSpinning ? core(0) : Affinity::now());
   return init_process_group(std::move(options));
 }

@@ -106,8 +106,8 @@ def _train(wrapped: Wrapped, batches: data.Batches, first: int, steps: int) -> N
 
 
 def _orders(asked: str | None) -> Iterator[int | tuple[str, str]]:
-    """Yields what to do next: train so many steps; 0: train one step and count the GPU's work; or make a
-    measurement of checkpoints in a directory. If `asked` is given, yields this number of steps and ends;
+    """Yields what to do next: a number of steps to train; 0 to train one step and count the GPU's work; or what
+    to measure of checkpoints, and the directory. If `asked` is given, yields this number of steps and ends;
     otherwise reads commands."""
     if asked is not None:
         yield natural(asked, "--steps")

@@ -77,8 +77,8 @@ def comparisons(findings: Findings) -> list[Comparison]:
 
 
 def _measured(findings: Findings) -> Iterator[tuple[str, str, dict[str, Rounds]]]:
-    """Yields for each measurement and entry: the name of both, the entry's name, and the rounds of all
-    entries in the measurement by name."""
+    """Yields for each entry in each measurement: a name for the two together, the entry's name, and the rounds
+    of all entries in that measurement, by name."""
     groups: list[tuple[str, dict[str, Rounds]]] = []
     for place, hosted in sorted(findings.hosts.found.items()):
         groups.append((place.name, {name: found.rounds for name, found in hosted.items()}))

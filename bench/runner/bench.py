@@ -37,8 +37,8 @@ class Bench:
 
     @property
     def starts_anew(self) -> bool:
-        """Whether ranks restart for each round. Where a process's memory lies changes its times by as much
-        as a build does, for its whole life, so only separate starts are independent."""
+        """Whether ranks restart for each round. The addresses of a process's memory change its times by as much
+        as a build does, and stay the same for its whole life. So only separate starts are independent."""
         return self.against is not None
 
     def say(self, text: str) -> None:

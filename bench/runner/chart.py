@@ -94,7 +94,7 @@ def bars(
     sheet = _Sheet.of(title, description, legend, texts)
     drawing, begin = sheet.drawing, sheet.begin
     highest = max([bar.value.high for bar in everything] + [mark or 0.0])
-    # A logarithmic scale begins at `mark`, so that a bar without gain has no length, or lower.
+    # A logarithmic scale begins at `mark` (lower if a value is), so that a bar without gain has no length.
     low = min([bar.value.low for bar in everything] + [mark or 1.0]) if logarithmic else 0.0
     scale = Scale(low, highest * 1.02, begin, sheet.end, logarithmic)
     sheet.grid(scale)

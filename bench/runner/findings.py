@@ -93,7 +93,7 @@ class Restarts:
     restart: dict[int, Timing] = dataclasses.field(default_factory=dict)  # from the death of a rank
 
     def beyond(self) -> Spread:
-        """What a restart takes longer than a start, round by round."""
+        """How much longer a restart takes than a start, round by round."""
         return Spread.of(self.restart[r].median - self.start[r].median for r in self.restart)
 
 

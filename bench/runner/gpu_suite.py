@@ -98,8 +98,8 @@ class _Player:
 
 
 def run(bench: Bench, models: Sequence[str]) -> None:
-    """Trains those of these that are in `models`: GPT-2 at 1k and 16k tokens per step, and "deep", the
-    deepest GPT that fits."""
+    """Trains the models that `models` names: GPT-2 at 1k and at 16k tokens per step, and "deep", the deepest
+    GPT that fits."""
     bench.findings.gpu_name = present()
     for model in _MODELS:
         if model in models:

@@ -70,8 +70,8 @@ class Hosts:
         return ratio(self.rounds(at, above or ""), self.rounds(at, below))
 
     def bound(self, at: Place, sent_bytes: float) -> Rounds:
-        """A lower bound of the step time of any ddp, by round: the longer of the floor, and the time to the
-        first bucket plus the time for `sent_bytes` on the wire."""
+        """A lower bound of the step time of any ddp, by round: the floor, or the time to the first bucket plus
+        the time for `sent_bytes` on the wire, whichever is longer."""
         floor, first = self.floor(at), self.first_bucket_ms.get(at.per_host)
         if floor is None or first is None:
             return {}

@@ -45,8 +45,8 @@ class Job:
     world: int
     folder: Path  # only of this job, mode 0700; exists, and is removed after the end
     logs: list[Path]  # by rank, for standard error
-    pins: list[frozenset[int] | None]  # cores by rank, on one host
-    pinned: bool  # whether ranks get their own cores where `pins` do not fit
+    pins: list[frozenset[int] | None]  # cores by rank, for ranks on one host
+    pinned: bool  # for ranks on several hosts: whether they get cores of their own
 
 
 # A function that starts the ranks of a job. It appends them in order to the list, each as soon as it

@@ -1,6 +1,6 @@
 """make reproduce: README's figures and numbers from measured results.
 
-README names the run between its marks, which is the only place.
+The run is named only in README, between its marks.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def _kill_rank(mark: str, rank: int) -> None:
 
 
 class _Unheard(Exception):
-    """What a job was to print, it has not."""
+    """A job did not print what was expected."""
 
 
 class _Lines:
@@ -126,7 +126,8 @@ class _Lines:
         self.read_at = 0.0
 
     def wait(self, pattern: re.Pattern[bytes]) -> bytes:
-        """The last group of the next line that has `pattern`, or all that matches; raises _Unheard."""
+        """Waits for a line that matches `pattern`. Returns its last group, or the match if there are no groups;
+        raises _Unheard."""
         deadline = time.monotonic() + _TIMEOUT_S
         with selectors.DefaultSelector() as selector:
             selector.register(self._pipe, selectors.EVENT_READ)

@@ -58,8 +58,8 @@ def parts(name: str, world: int) -> dict[str, Traffic]:
     """Traffic of one rank in one step by cause, over the parameters' bytes.
 
     The ranks of a host share one copy of the parameters, so units need no gather, and the others read
-    a rank's updates in place. With `apart` a rank copies the others' updates, or with split
-    parameters every unit twice, including its own slice.
+    a rank's updates in place. With `apart` a rank copies the others' updates; if parameters are
+    split, it copies every unit twice instead, including its own slice.
     """
     if name == "ddp":
         return {"reduce": collective("all_reduce", world), "update": _ADAMW}

@@ -36,8 +36,8 @@ class Workers:
     def __init__(
         self, entry: Entry, world: int, logs: Path, pinned: bool = True, launch: Launch = start_here
     ) -> None:
-        """Starts the ranks. `pinned`: rank r runs only on core r, and a process that does the work of all
-        ranks on all their cores, if there are enough cores; `launch` may place them otherwise."""
+        """Starts the ranks. `pinned`: if there are enough cores, rank r runs only on core r, or a process that
+        does the work of all ranks only on the cores of all; `launch` may place them otherwise."""
         self.entry = entry
         cores = sorted(os.sched_getaffinity(0))
         pins: list[frozenset[int] | None] = [frozenset({core}) for core in cores[:world]]

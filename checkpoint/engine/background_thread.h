@@ -20,7 +20,7 @@ class BackgroundThread {
   /// Collective, blocking. Returns a thread on every rank of `group`, or null on all ranks if any
   /// rank cannot start one; rank 0 then prints a warning.
   static std::unique_ptr<BackgroundThread> on_all_ranks(ProcessGroup& group);
-  /// Waits for work under way, but not in a child of fork() (Note [Fork]).
+  /// Waits for work under way. Must not run in a child of fork() (Note [Fork]).
   ~BackgroundThread();
   BackgroundThread(const BackgroundThread&) = delete;
   BackgroundThread& operator=(const BackgroundThread&) = delete;

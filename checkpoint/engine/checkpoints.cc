@@ -88,8 +88,8 @@ class Checkpoints::Run {
   const int64_t calls_per_exchange_;
   int64_t calls_ = 0;  // number of after_step() calls
   bool wants_stop_ = false;
-  // True once save() need not check whose steps the directory has: after load(), start_over() or a
-  // first save.
+  // Set by load(), start_over() and a first save: save() then need not check whose steps the
+  // directory has.
   bool knows_past_ = false;
   // True from the start of a save on thread_ until finish() has waited for it.
   bool is_writing_ = false;

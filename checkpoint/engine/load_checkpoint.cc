@@ -53,7 +53,7 @@ std::string report_of(const absl::Status& status) {
 
 /// The ranks' joint result about a step.
 struct Verdict {
-  bool is_damaged = false;  ///< a rank finds damage, and no rank finds another kind of problem
+  bool is_damaged = false;  ///< rank 0 finds damage, and no rank finds another kind of problem
   std::string problem;      ///< refusal_text() of all ranks' problems; "" if the step can be used
 };
 

@@ -31,8 +31,8 @@ void StagedState::begin(const std::vector<StateOutline>& entries) {
   meter_.add(MemoryClass::kHost, bytes);
 }
 
-// Copies `values` behind the previous piece, without a gap. Pieces with the widest dtypes come
-// first (StateSink::write), so every piece is aligned to its own dtype.
+// Appends a copy of `values` to the pieces in the buffer, without a gap. Pieces with the widest
+// dtypes come first (StateSink::write), so every piece is aligned to its own dtype.
 void StagedState::write(size_t entry, int64_t begin, const at::Tensor& values) {
   const auto bytes = static_cast<int64_t>(values.nbytes());
   TORCH_INTERNAL_ASSERT(used_ + bytes <= buffer_.numel());

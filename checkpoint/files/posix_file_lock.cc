@@ -30,7 +30,7 @@ class LockDescriptors {
     return *descriptors;
   }
   /// Remembers `fd`, which children of fork() then close. If no place is free, `fd` replaces the
-  /// descriptor in the last place, which children then keep open.
+  /// descriptor in the last place, and children keep that one open.
   void add(int fd) {
     const std::lock_guard lock(mutex_);
     *std::find(fds_.begin(), fds_.end() - 1, -1) = fd;

@@ -23,9 +23,9 @@ struct SafetensorsTensor {
 };
 
 /// The header of a safetensors file: 8 bytes with the length of the JSON, the least significant
-/// first, then the JSON. Checks are as strict as the Rust loader's, and stricter where that loader
-/// checks nothing: the tensors must cover the data exactly, in order and without gaps, names must
-/// be unique, and fields that the format does not have are refused.
+/// first, then the JSON. Checks are as strict as the Rust loader's: the tensors must cover the data
+/// exactly, in order and without gaps. Beyond that loader's checks, names must be unique, and
+/// fields that the format does not have are refused.
 /// Source: https://github.com/huggingface/safetensors, safetensors/src/tensor.rs.
 struct SafetensorsHeader {
   static constexpr int64_t kLengthBytes = 8;
@@ -43,8 +43,8 @@ struct SafetensorsHeader {
   /// many for one file.
   absl::StatusOr<std::string> to_bytes() const;
 
-  /// Returns the length of the JSON from the first 8 bytes of a file of `file_bytes`.
-  /// InvalidArgument if the length is impossible, so that nothing is allocated for it.
+  /// Returns the length of the JSON, which the first 8 bytes of a file contain. InvalidArgument if
+  /// a file of `file_bytes` bytes cannot have JSON of that length, so that nothing is allocated.
   static absl::StatusOr<int64_t> json_bytes(std::string_view first_bytes, int64_t file_bytes);
   /// Parses the header `json` of a file with `data_bytes` after it. InvalidArgument says what is
   /// wrong: "got X, expected Y".

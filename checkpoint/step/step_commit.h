@@ -37,8 +37,8 @@ std::string marked_path(const ReadableFileSystem& files, const std::string& dire
 /// Returns the path that exists if and only if the step `path` (committed or set aside) does: the
 /// directory, or, without rename, the manifest.
 std::string commit_marker(const ReadableFileSystem& files, const std::string& path);
-/// Returns true if `path`, from a listing of its directory, is a step, committed or set aside. With
-/// rename the name alone decides, and nothing is read.
+/// Returns true if `path`, which has the name of a step (committed or set aside), is one. With
+/// rename every listed path with such a name is one, so nothing is read.
 absl::StatusOr<bool> is_step(ReadableFileSystem& files, const std::string& path);
 
 /// Renames the step `from` to `to`. Without rename, copies all files, the manifest last, and then
@@ -63,10 +63,11 @@ absl::StatusOr<std::string> begin_step(FileSystem& files, const std::string& dir
 absl::StatusOr<Manifest> make_manifest(Manifest head, std::vector<ShardSummary> summaries);
 
 /// Commits a step that begin_step() began and whose files are written (Note [Commit]). On an error
-/// removes what was written, so that no step `manifest.step` exists, with two exceptions, which the
+/// removes what was written, so that this save leaves no step, with two exceptions, which the
 /// message reports. If the last fsync fails, the step is whole and in its place, but may be gone
 /// after a power failure. If an object store puts the manifest but reports failure, and then fails
-/// to remove the manifest, the step may be whole.
+/// to remove the manifest, the step may be whole. If another job has committed the step to an
+/// object store first, returns AlreadyExists and removes nothing.
 absl::Status commit_step(FileSystem& files, const std::string& directory, const Manifest& manifest);
 
 /// Gives up a step that begin_step() began, and removes its files.

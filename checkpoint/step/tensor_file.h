@@ -20,9 +20,9 @@ class TensorFile {
  public:
   /// Reads and checks the header. `files` must outlive the result.
   static absl::StatusOr<TensorFile> open(FileSystem& files, const std::string& path);
-  /// Opens the file `path`. If `path` ends with ".json", it is an index ("weight_map": the file of
-  /// each tensor), and the files that it names in its directory are opened instead. It is an error
-  /// if a file lacks a tensor that the index assigns to it, or if two files have the same tensor.
+  /// Opens the file `path`. If `path` ends with ".json", it is an index, whose "weight_map" names
+  /// the file of each tensor; then opens these files, which lie beside the index. It is an error if
+  /// a file lacks a tensor that the index assigns to it, or if two files have the same tensor.
   static absl::StatusOr<std::vector<TensorFile>> open_all(FileSystem& files,
                                                           const std::string& path);
 

@@ -42,10 +42,10 @@ class AccessTarget {
 /// Observes in the whole process which storages operators read and write. Every ATen operator,
 /// nested ones included, that has a storage in `storages` among its inputs pins the storage's
 /// target while it runs. Operators that only make views (t, view, detach, ...) pin nothing.
-/// Observation lasts as long as the object; an operator that another thread began before the end
-/// may still pin and unpin after it, and keeps its targets alive. While any observer lives, each
-/// operator of the process costs about 110 ns more, or about 150 with a watched input. Construction
-/// and destruction are thread-safe. Note [Access observer] in access_observer.cc.
+/// Observation lasts as long as the object. An operator that another thread began before the object
+/// is destroyed may still pin and unpin afterwards, and keeps its targets alive. While any observer
+/// lives, each operator of the process costs about 110 ns more, or about 150 with a watched input.
+/// Construction and destruction are thread-safe. Note [Access observer] in access_observer.cc.
 class AccessObserver {
  public:
   struct Watched {

@@ -22,8 +22,8 @@ const c10::impl::DeviceGuardImplInterface& cuda_interface() {
 namespace {
 
 /// While it lives, `device` is the calling thread's current one; see Note [Current device]. Used
-/// for events, too: a c10::Event can switch to its device itself, but by calls that create
-/// contexts.
+/// for events, too: a c10::Event would switch to its device itself, but the calls that it makes for
+/// that create contexts.
 class OnDevice {
  public:
   explicit OnDevice(at::Device device) {

@@ -176,7 +176,7 @@ std::string problem_of_driver(void* library) {
          " the CPU";
 }
 
-/// Returns true if LibTorch had decided that there is no CUDA before the CUDA half was loaded.
+/// Returns true if LibTorch had decided, before the CUDA half was loaded, that there is no CUDA.
 bool came_too_late() {
   // Call this only after the CUDA half is loaded, because the check itself makes LibTorch decide.
   return typeid(at::detail::getCUDAHooks()) == typeid(at::CUDAHooksInterface);

@@ -40,8 +40,8 @@ class Graph {
   /// one.
   virtual c10::Stream stream() const = 0;
 
-  /// Local, non-blocking. Makes stream() the calling thread's current stream, which waits for the
-  /// work in the stream that was current before, and starts the capture. Until end(), work that is
+  /// Local, non-blocking. Makes stream() wait for the work in the calling thread's current stream,
+  /// makes stream() the current stream instead, and starts the capture. Until end(), work that is
   /// queued on stream(), or on streams that wait for it, is recorded and does not run. A call that
   /// has to wait for the device (item(), a copy to memory that is not pinned, a synchronisation)
   /// throws, and then end() throws too.
@@ -73,9 +73,9 @@ class Graph {
 std::unique_ptr<Graph> make_graph(at::Device device);
 
 /// Local. Makes a graph on the same device and stream as `other`, from the same memory; `other` may
-/// be destroyed first. Two graphs that never run at once then need only the memory of the larger
-/// one. Once nothing refers to a tensor that was made in the capture of one graph, replays of the
-/// other graph may overwrite its memory. Throws c10::Error like make_graph().
+/// be destroyed first. Two graphs that never run at the same time then need only the memory of the
+/// larger one. Once nothing refers to a tensor that was made in the capture of one graph, replays
+/// of the other graph may overwrite its memory. Throws c10::Error like make_graph().
 std::unique_ptr<Graph> make_graph_beside(const Graph& other);
 
 /// Local, never blocks; any thread, including LibTorch's backward threads. Returns true if work

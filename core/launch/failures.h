@@ -44,7 +44,7 @@ class Failures {
   /// print; "" until the first failure is named.
   std::string add(const RankProcess& rank, std::string text = "");
   /// Records that `rank` is frozen, as `silence` describes, and about to be killed. It counts as
-  /// the first failure unless one is named already.
+  /// the first failure, unless one is named already or another rank was recorded as frozen.
   void add_frozen(const RankProcess& rank, std::string silence);
 
   /// Names the first failure, and returns messages about it and then about the other failures.

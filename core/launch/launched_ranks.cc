@@ -23,8 +23,8 @@
 namespace tessera::internal {
 namespace {
 
-/// Signals to end that come within this time after the first count as one request, because some
-/// shells send a signal both to the process and to its group.
+/// If several of the signals that end a job come within this time, they count as one request,
+/// because some shells send a signal both to the process and to its group.
 constexpr std::chrono::milliseconds kOneRequest(250);
 /// How long to wait until ranks that were sent SIGKILL have ended. The kernel ends a killed process
 /// almost at once, unless a device holds it.
@@ -167,7 +167,7 @@ void LaunchedRanks::reap() {
   }
 }
 
-/// Returns true if the rank has certainly neither reached launch() nor made a process group, so
+/// Returns true if the rank has certainly reached neither launch() nor init_process_group(), so
 /// that it has not done what it was started for.
 bool LaunchedRanks::is_missing(const RankProcess& rank) const {
   return page_->rank_record(rank.rank()).own_pid == 0 && page_->is_reachable();

@@ -48,7 +48,8 @@ class RankProcess {
   /// Called by the code that reaped the process.
   void set_exit_status(ExitStatus exit_status) { exit_status_ = exit_status; }
 
-  /// Returns true if notice_group_end() has not yet found the process group empty.
+  /// Returns true until notice_group_end() has found the process group empty, or reap_with_group()
+  /// has killed it.
   bool group_is_alive() const { return group_is_alive_; }
   /// Checks whether the process group is empty. Returns true once, when the rank has been reaped
   /// and its group is empty; from then on no signals are sent. Call it often, because the group's

@@ -13,9 +13,9 @@ namespace tessera::internal {
 
 /// A small process that outlives the launcher, however the launcher dies. When the launcher ends,
 /// the watcher sends SIGKILL to the registered process groups, removes the job's directory and
-/// exits. It has a session of its own, ignores every signal that can be ignored, and keeps no
-/// descriptors open but /dev/null, a socket, from which it reads the groups, and a pidfd of the
-/// launcher.
+/// exits. It has a session of its own, ignores every signal that can be ignored, and keeps only
+/// these descriptors open: /dev/null, a pidfd of the launcher, and a socket from which it reads the
+/// groups.
 class Watcher {
  public:
   /// Forks the watcher. The calling process may have other threads, because the child takes no

@@ -20,8 +20,8 @@ bool is_thread_count(const std::string& value) {
   return absl::SimpleAtoi(value.substr(0, value.find(',')), &count) && count > 0;
 }
 
-/// Returns the variables that tell a process how often the job has been and may be restarted, and
-/// where the job's page is.
+/// Returns the variables that tell a process how often the job was restarted, how often it may be
+/// restarted, and where the job's page is.
 std::map<std::string, std::string> attempt_variables(const WorkerPlace& place) {
   const std::string count = absl::StrCat(place.restart_count);
   return {{"TORCHELASTIC_RESTART_COUNT", count},

@@ -46,8 +46,8 @@ std::string outer_job_problem(const std::vector<std::string>& inherited);
 
 /// Returns the worker's environment as "NAME=value" strings: `inherited` with the variables that
 /// torchrun gives its workers, TESSERA_STORE, TESSERA_JOB_PAGE and the changes of thread_binding().
-/// Sets OMP_NUM_THREADS and TESSERA_JOB_TOKEN only if they are missing or empty, or OMP_NUM_THREADS
-/// is not a number. Removes an empty GOMP_CPU_AFFINITY, with which libgomp would bind to core 0.
+/// Sets TESSERA_JOB_TOKEN only if it is missing or empty, and OMP_NUM_THREADS only if it holds no
+/// number of threads. Removes an empty GOMP_CPU_AFFINITY, with which libgomp would bind to core 0.
 /// Removes MASTER_ADDR and MASTER_PORT, because the job meets at a socket in a directory and opens
 /// no port, and an address left over from another job would mislead.
 std::vector<std::string> worker_environment(const std::vector<std::string>& inherited,

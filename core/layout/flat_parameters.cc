@@ -16,8 +16,8 @@ namespace {
 
 constexpr int64_t kSampleNumel = 64;
 
-/// Ensures that `parameter` has the given dtype and fills its storage, and returns that storage.
-/// Keeps the present storage if it is so already, because the parameter's aliases then follow it;
+/// Ensures that `parameter` has the given dtype and fills its storage, and returns that storage. If
+/// both hold already, keeps the present storage, because the parameter's aliases then follow it;
 /// else gives the parameter a new one. See Note [Aliases of parameters] in storage_holders.h.
 c10::Storage storage_of_its_own(const at::Tensor& parameter, at::ScalarType dtype) {
   if (parameter.scalar_type() != dtype || !fills_storage(parameter)) {

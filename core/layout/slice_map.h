@@ -30,7 +30,8 @@ class SliceMap {
   /// The coordinates of a rank.
   enum class Axis : uint8_t { kParameters, kGradients, kOptimizer, kReplicas };  // a, b, c, d
 
-  /// Throws c10::Error that names the degrees and the world unless each divides the next.
+  /// Throws c10::Error that names the degrees and the world if a degree does not divide the next
+  /// one, or the last degree does not divide the world.
   SliceMap(Degrees degrees, int world_size, int rank);
 
   const Degrees& degrees() const { return degrees_; }

@@ -31,8 +31,8 @@ class StorageHolders {
  public:
   explicit StorageHolders(const std::vector<at::Tensor>& tensors);
 
-  /// `tensor` must be one of the constructor's tensors. Returns how many tensors (or handles of the
-  /// storage) that are not among the constructor's hold its memory. Local.
+  /// `tensor` must be one of the constructor's tensors. Returns how many others hold its memory:
+  /// tensors that were not passed to the constructor, and handles of the storage. Local.
   int64_t other_holders(const at::Tensor& tensor) const;
 
  private:

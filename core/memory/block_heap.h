@@ -13,8 +13,8 @@ namespace tessera::internal {
 /// blocks are merged. So a training step, whose blocks are freed in about the reverse order of
 /// their allocation, holds only a few percent more than it uses at its peak. (malloc holds much
 /// more: glibc 2.36 searches for a chunk of size plus alignment and splits off the rest, so a freed
-/// tensor's chunk does not fit the same request again.) For large blocks: each takes 64 bytes more,
-/// and the search is linear in the number of holes. Thread-safe.
+/// tensor's chunk does not fit the same request again.) Meant for large blocks, because each takes
+/// 64 bytes more, and the search is linear in the number of holes. Thread-safe.
 class BlockHeap {
  public:
   /// Reserves addresses, not memory. If the reservation is refused, every allocate() fails.

@@ -119,7 +119,7 @@ struct MovedEnds {
 };
 MovedEnds moved_ends;
 
-/// Moves the part of `whole` from `moved_end` on into huge pages, one page after the other until
+/// Moves what `whole` holds after `moved_end` into huge pages, one page after the other until
 /// `deadline`, and advances `moved_end`. Passes over ranges that are not is_mostly_resident(). If
 /// the heap fills its last huge page only in part, leaves that page for a later call. Returns true
 /// if it reached the end.
@@ -150,8 +150,8 @@ void keep_freed_memory(int64_t unused_bytes) {
   }
 #if defined(__GLIBC__)
   // One thread at a time makes these calls. If another malloc replaces glibc's, the first call
-  // initialises glibc's heap, and two first calls at once (from ranks that are threads) would make
-  // glibc fail an assertion when the threads exit.
+  // initialises glibc's heap, and two first calls at the same time (from ranks that are threads)
+  // would make glibc fail an assertion when the threads exit.
   static std::mutex one_at_a_time;
   const std::scoped_lock lock(one_at_a_time);
   if (is_worth_a_walk) ::malloc_trim(0);

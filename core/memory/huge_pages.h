@@ -18,8 +18,8 @@ enum class Writes : uint8_t {
 /// [result, result + bytes). Null if there is no space (errno says why). Local.
 char* map_on_huge_page(int64_t bytes, int fd, Writes writes);
 
-/// Asks the kernel to take huge pages when [memory, memory + bytes), which map_on_huge_page()
-/// returned, is first touched. A remainder smaller than a huge page stays in small pages, so that
+/// Asks the kernel to take huge pages when [memory, memory + bytes) is first touched. `memory` must
+/// begin on a huge page. A remainder smaller than a huge page stays in small pages, so that
 /// rounding takes no memory. A refusal only costs speed. Has no effect on shared memory unless the
 /// system allows it (/sys/kernel/mm/transparent_hugepage/shmem_enabled). Local.
 void use_huge_pages(char* memory, int64_t bytes);

@@ -28,7 +28,7 @@ void report_failures(int rank, int world_size);
 /// report_failures() or in a child of fork().
 void report_failure(int culprit, std::string_view text) noexcept;
 
-/// Notes that an exception with this text ends this rank, like report_failure(). If the exception
+/// Like report_failure(), notes that an exception with this text ends this rank. If the exception
 /// has unwound groups that left a note, adds the text to that note. A process that has not made a
 /// world yet finds its launcher through the environment. Any thread.
 void report_last_error(std::string_view text);

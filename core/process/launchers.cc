@@ -193,10 +193,10 @@ void reconcile(VariableReader& reader, const std::vector<Identity>& found, Ident
     says.local_rank = other.says.local_rank;
     says.local_world_size = other.says.local_world_size;
   }
-  // Looks for a launcher that has set a rank and no number of ranks. If torchrun has started ranks
-  // on this host only, any rank from such a launcher is a contradiction, because each process of
-  // the launcher may have started a torchrun. In a world of one rank, a rank other than 0 from such
-  // a launcher is a contradiction.
+  // Looks for a launcher that has set a variable for the rank, but none for the number of ranks. If
+  // torchrun has started ranks on this host only, that variable is a contradiction, whatever its
+  // value, because each process of the launcher may have started a torchrun. In a world of one
+  // rank, the variable is a contradiction only if its value is not 0.
   const bool is_any = own.is_by_torchrun && says.is_one_host() && found.size() == 1;
   const Launcher* const other =
       is_any || says.world_size == 1 ? find_rank(reader, is_any) : nullptr;

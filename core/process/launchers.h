@@ -25,9 +25,9 @@ namespace tessera::internal {
 /// - RANK and WORLD_SIZE take precedence. What other launchers may then say depends on who set
 ///   them:
 ///   - If TORCHELASTIC_RUN_ID is set, torchrun or tessera-run did. If that launcher knows only
-///     ranks on this host, no other launcher may say that it has several processes, because then
-///     each of those processes has started a tessera-run or torchrun of its own, or each rank has
-///     started a launcher of its own.
+///     ranks on this host, it is an error if another launcher names several processes: each of
+///     these has started a tessera-run or torchrun of its own, or each rank has started a launcher
+///     of its own.
 ///   - Otherwise RANK and WORLD_SIZE were set by hand. They may name more processes than another
 ///     launcher has started, because each process of that launcher may start some. They may not
 ///     name fewer, nor the same number with another rank: such values are left over from another

@@ -354,7 +354,7 @@ void Reducer::finish() {
   if (std::exchange(unfinished_, 0) == 0) return;
 
   const at::NoGradGuard no_grad;
-  // Start all at once, so that communication can overlap; the buffers exist anyway.
+  // Start all before waiting for any, so that communication can overlap; the buffers exist anyway.
   std::vector<TimedWork> works(units_);
   const auto wait_for_all = [&works] {
     for (TimedWork& work : works) {

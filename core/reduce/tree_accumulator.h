@@ -37,8 +37,8 @@ class TreeAccumulator {
   uint64_t terms_ = 1;
 };
 
-/// Returns the largest number of partial sums that exist at once while `terms` terms are added,
-/// including the caller's.
+/// Returns the largest number of partial sums that exist at the same time while `terms` terms are
+/// added, including the caller's.
 int64_t partial_sums_of(int64_t terms);
 
 }  // namespace tessera::internal

@@ -9,9 +9,9 @@
 namespace tessera::internal {
 
 /// Records the order in which units are used. After the n-th use of a unit in a phase, predicts the
-/// unit that followed the n-th use in the last step that had an n-th use. So a module that is used
-/// twice has two successors. After a forward that took another branch, predictions are soon right
-/// again. A wrong prediction costs one unused gather and does not affect results.
+/// unit that came next in the last step in which this unit had an n-th use. So a module that is
+/// used twice has two successors. After a forward that took another branch, predictions are soon
+/// right again. A wrong prediction costs one unused gather and does not affect results.
 class AccessOrder {
  public:
   /// The kind of computation that uses the units; each has its own order.

@@ -10,7 +10,7 @@ namespace tessera::internal {
 /// Adds the squares of `segment` of the flat gradient `buffer` (1-d fp32, fp64, bf16 or fp16) to
 /// `sum`. Each block of 64 elements, counted from the parameter's start, is summed in fp64 in a
 /// fixed order, and the block sums are added exactly. So the norm has the same bits however slices
-/// are cut (Note [Padding]). The only function that squares gradients, for every strategy. Local.
+/// are cut (Note [Padding]). Used by every strategy on a CPU. Local.
 void add_squares(const at::Tensor& buffer, const Segment& segment, ExactSum& sum);
 
 /// Like add_squares(), but adds |g|^p (0 < p < infinity), where g is an element clamped to [-limit,

@@ -35,8 +35,8 @@ class StepVote {
     std::vector<NormSum> norms = {NormSum()};
     double loss_scale = 1.0;  ///< the factor by which this rank scaled its losses
     /// The sum of the step's weights over all ranks; unset if the step has no weights. To account
-    /// for these weights, gradients must be divided by `divisor` and by the loss scale. Both
-    /// numbers are the same on all ranks.
+    /// for these weights, gradients must be divided by `divisor` and by the loss scale. `weight`
+    /// and `divisor` are the same on all ranks.
     std::optional<double> weight = {};
     double divisor = 1.0;
     double gradient_scale() const { return loss_scale * divisor; }
@@ -68,7 +68,7 @@ class StepVote {
            std::vector<std::string> hyper_parameter_names, Trace* trace = nullptr,
            size_t norms = 1);
 
-  /// Submits the report. Collective. If it throws, only this rank does.
+  /// Submits the report. Collective. If it throws, it throws on this rank only.
   void start(RankReport rank_report);
   /// Checks all ranks' reports; call it before any other ProcessGroup::all_gather_on_host(). Throws
   /// c10::Error, the same on every rank, that names the first problem and its ranks: misuse, step

@@ -30,7 +30,7 @@ using tessera::nn::SyncBatchNorm1d, tessera::nn::SyncBatchNorm2d;
 
 constexpr size_t kBatch = 60;  // of all ranks together
 
-/// Normalises over the samples of all ranks, because those of one rank (30 of 60 on two) are few.
+/// Normalises over the samples of all ranks, because one rank has few (with two ranks, 30 of 60).
 struct Net : torch::nn::Module {
   Net(const std::shared_ptr<tessera::ProcessGroup>& group, int64_t side) {
     const int64_t pixels =

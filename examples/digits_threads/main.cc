@@ -8,7 +8,8 @@
 //
 //   world 2: loss 0.0522, accuracy 90.2 % of 297
 //
-// On GPUs run_threads() gets {.device = at::kCUDA}; models and batches go to world->device().
+// For GPUs pass {.device = at::kCUDA} to run_threads(), and move models and batches to
+// world->device().
 #include <cstdio>
 #include <memory>
 

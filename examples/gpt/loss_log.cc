@@ -21,7 +21,7 @@ void LossLog::add(const at::Tensor& loss) {
 }
 
 void LossLog::add(const tessera::StepResult& result, bool is_late) {
-  // The result is of no step, as this is the first, or of a step that look() has written.
+  // A late result is the previous step's. Either there is none, or look() has written it already.
   if (is_late && losses_.size() == 1) return;
   norms_.push_back(result.grad_norm);
 }

@@ -23,7 +23,7 @@ class LossLog {
   LossLog(std::shared_ptr<tessera::ProcessGroup> world, const std::string& path,
           int64_t steps_done = 0);
 
-  /// Adds the loss of the next step on this rank: a scalar at the world's place(). Local,
+  /// Adds the loss of the next step on this rank: a scalar on the world's device. Local,
   /// non-blocking.
   void add(const at::Tensor& loss);
 

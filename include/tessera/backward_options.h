@@ -20,7 +20,7 @@ struct BackwardOptions {
   /// added without a weight, as by loss.backward(). In one step either all backwards on all ranks
   /// have weights, or none has. If all weights are 0, step() throws or is skipped, as
   /// Options::on_non_finite says. A weight is an error under optimizer_in_backward,
-  /// asynchronous_step and cuda_graphs.
+  /// asynchronous_step, cuda_graphs and Reproducible::kAnyWorldSize.
   std::optional<double> weight = {};
 
   /// Keeps the graph for another backward, like torch::autograd's option.

@@ -54,9 +54,9 @@ struct SaveOptions {
 ///
 /// Collective, blocking. Throws c10::Error with the same text on every rank if any rank cannot
 /// write (disk full, no permission) or sees another directory, if the step exists and is whole (a
-/// damaged one is set aside), or if another job saves there. Then nothing is left of the step, and
-/// training can go on. Throws CommError if a rank dies. Call it between steps only, like
-/// state_dict().
+/// damaged one is set aside), or if another job saves there. Then there is no new step, unless the
+/// text says otherwise, and training can go on. Throws CommError if a rank dies. Call it between
+/// steps only, like state_dict().
 std::string save_checkpoint(Engine& engine, const std::string& directory,
                             const SaveOptions& options = {});
 

@@ -104,10 +104,10 @@ struct Collective {
   int peer = kNoPeer;
   int slice = -1;  ///< which slice of a (reduce_)scatter's input comes to this rank
   /// If true, the call may return before the collective has run, even on a backend that runs
-  /// collectives inside the calls. It then goes on while this rank is in Work::wait() or
-  /// is_completed(), of this collective or another, or waits in another call. Only affects
-  /// all_reduce, reduce_scatter and all_gather on memory from ProcessGroup::allocate(). Equal on
-  /// all ranks.
+  /// collectives inside the calls. The collective then makes progress while this rank is in
+  /// Work::wait() or is_completed() (for this collective or another one) or waits in another call.
+  /// Only affects all_reduce, reduce_scatter and all_gather on memory from
+  /// ProcessGroup::allocate(). Equal on all ranks.
   bool posted = false;
   /// For collectives: a collective of another group of this world whose result this collective
   /// uses. On this rank, this collective starts by itself when `after` has finished, and fails if

@@ -32,8 +32,8 @@ struct Lion8bitOptions : torch::optim::OptimizerCloneableOptions<Lion8bitOptions
   Lion8bitOptions(double lr = 1e-4) : lr_(lr) {}
   TORCH_ARG(double, lr) = 1e-4;
   using Betas = std::tuple<double, double>;
-  /// The first beta is the momentum's weight in the step, the second its weight in the momentum's
-  /// own update.
+  /// beta1: the weight of the momentum in the step. beta2: the weight of the old momentum in the
+  /// new one.
   TORCH_ARG(Betas, betas) = std::make_tuple(0.9, 0.99);
   TORCH_ARG(double, weight_decay) = 0;  ///< decoupled, as AdamW's
 

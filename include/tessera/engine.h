@@ -61,11 +61,11 @@ enum class FrozenState : uint8_t { kDropped, kReturned };
 /// may take different branches or evaluate alone; on GPUs gathers are collective, and all ranks use
 /// units in the same order, in evaluation too.
 ///
-/// Every rank makes the collective calls in the same order: backward and accumulate() outside
-/// no_sync(), which reduce, and the calls marked "Collective" below. Backward runs on the thread
-/// that made the engine. Any thread may make the other calls (on a GPU with the group's device
-/// current): one at a time, and not during a backward. Several engines may live in one process (a
-/// GAN), if all ranks use them in the same order.
+/// Every rank makes the collective calls in the same order: backward and accumulate(), which reduce
+/// unless they are inside no_sync(), and the calls marked "Collective" below. Backward runs on the
+/// thread that made the engine. Any thread may make the other calls (on a GPU with the group's
+/// device current): one at a time, and not during a backward. Several engines may live in one
+/// process (a GAN), if all ranks use them in the same order.
 ///
 /// Functions that the engine calls back (a schedule, a predicate, ask_non_finite, a sink) must not
 /// call the engine for training or state: such a call throws c10::Error.
@@ -113,8 +113,8 @@ class Engine final {
 
   /// Local; pass the same function on all ranks. From now on `rate` gives the learning rates of
   /// each update. They are set in step(), or, under Options::optimizer_in_backward, at a backward's
-  /// first gradient. `step` is the number of updates applied so far (StepResult::step), so the
-  /// first update's is 0. Skipped steps do not count, and load_state_dict() sets the count, so a
+  /// first gradient. `step` is the number of updates applied so far (StepResult::step), so it is 0
+  /// for the first update. Skipped steps do not count, and load_state_dict() sets the count, so a
   /// schedule has nothing to save; it must depend on its arguments only. An empty function ends the
   /// schedule; the rates stay.
   ///
@@ -146,9 +146,9 @@ class Engine final {
   /// (tessera/comm_hook.h; power_sgd_hook() in tessera/power_sgd.h) communicates gradients wherever
   /// the engine would, and the step uses the hook's result. Throws c10::Error on every rank if the
   /// hooks' name() or settings() differ between ranks, the hook refuses this engine, or gradients
-  /// are split over ranks (zero2, zero3, a hybrid's `gradients` above 1), and on a GPU. An
-  /// exception of the hook on one rank ends the engine on all. docs/comm-hooks.md says what else
-  /// changes.
+  /// are split over ranks (zero2, zero3, a hybrid's `gradients` above 1), and on a GPU or under
+  /// Reproducible::kAnyWorldSize. An exception of the hook on one rank ends the engine on all.
+  /// docs/comm-hooks.md says what else changes.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
 
   /// Local. Returns the loss to call backward on: `loss` multiplied by loss_scale(), which is 1
@@ -216,7 +216,7 @@ class Engine final {
 
   /// While the returned scope lives, backward adds whole gradients in this rank's memory and sends
   /// nothing. The first backward after the scope reduces their sum, together with its own
-  /// gradients. Local. Scopes nest.
+  /// gradients. Local. Scopes nest. Throws c10::Error under Reproducible::kAnyWorldSize.
   using NoSync = tessera::NoSync;
   [[nodiscard]] NoSync no_sync();
 

@@ -22,9 +22,9 @@ namespace tessera {
 /// - MV2_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE (MVAPICH's mpirun)
 /// - PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS (mpiexec of MPICH and Intel MPI)
 /// It is an error if several families each give a world of several processes but differ in rank or
-/// size (Note [Launchers]), and if variables of a launcher show that this process is one of
-/// several, but nothing gives its rank. If none of these variables is set, the process is a world
-/// of one.
+/// size (Note [Launchers]). It is also an error if variables of a launcher show that this process
+/// is one of several, but none gives its rank. If none of these variables is set, the process is a
+/// world of one.
 ///
 /// Place:
 /// - TESSERA_STORE: file:///dir/name: where ranks of one host meet, at a Unix socket of that path,
@@ -46,8 +46,8 @@ namespace tessera {
 ///   they have come (JobPage)
 /// - TESSERA_LAUNCHER_PID: the process whose launch() has started this rank
 /// - TESSERA_FLIGHT_DUMP: a directory for the last calls of the ranks (docs/flight-recorder.md). On
-///   CPUs the first rank of each host that notices a failure writes those of its host; with the
-///   backend mpi and over NCCL every rank that fails writes its own
+///   CPUs the first rank of each host that notices a failure writes the calls of all ranks of its
+///   host; with the backend mpi and over NCCL every rank that fails writes only its own calls
 /// - TESSERA_BACKEND: what ProcessGroupOptions::backend takes, for programs that leave it open
 /// - TESSERA_MPI: which MPI the mpi backend uses, "openmpi", "mpich" (also Intel MPI, MVAPICH) or
 ///   the path of a libmpi, in place of the MPI of the launcher that started this process. Has no
@@ -99,7 +99,8 @@ using EnvironmentLookup = std::function<std::optional<std::string>(const char* n
 /// Looks up `name` in the process's own environment.
 std::optional<std::string> process_environment(const char* name);
 
-/// What read_environment() must read; the caller has given the rest itself.
+/// What read_environment() must read. Set a field to false if that part is not needed, for example
+/// because the program has given it itself.
 struct EnvironmentNeeds {
   bool identity = true;  ///< read rank, world size and the like
   bool store = true;     ///< read where ranks meet

@@ -71,9 +71,9 @@ class ReadableFileSystem {
   /// Returns true if FileSystem::rename() works. Then a rename commits a step; otherwise the step's
   /// last file, the manifest, commits it.
   virtual bool can_rename() const { return false; }
-  /// Locks the file `path`, which must exist, shared with other readers, or exclusively if `alone`;
-  /// the file's content stays. Does not wait: returns FailedPrecondition if the file is locked.
-  /// Returns Unimplemented if files have no locks.
+  /// Locks the file `path`, which must exist: exclusively if `alone`, else shared with other
+  /// readers. The file's content stays. Does not wait: returns FailedPrecondition if the file is
+  /// locked. Returns Unimplemented if files have no locks.
   virtual absl::StatusOr<std::unique_ptr<FileLock>> lock_content(const std::string& /*path*/,
                                                                  bool /*alone*/) {
     return absl::UnimplementedError("[checkpoint] this file system has no locks");

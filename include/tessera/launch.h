@@ -28,14 +28,14 @@ struct LaunchOptions {
 /// In a rank an exception that leaves `fn` is handled as by record_errors(). In the process that
 /// starts the ranks the call is local, blocks until all ranks have ended, and returns 0 if all have
 /// returned 0. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to the ranks; if no rank fails by
-/// itself, the call returns 128 + signal. When a rank fails (another exit code, a signal, or exit
-/// code 0 without having reached this call or made a process group), launch() sends the others
-/// SIGTERM and after the grace period SIGKILL, and throws RankError, which names the rank that
-/// failed first, with the text of its exception. A second signal to this process kills all ranks at
-/// once. SIGUSR1 and SIGUSR2 are passed on.
+/// itself, the call returns 128 + signal. When a rank fails, launch() sends the others SIGTERM and
+/// after the grace period SIGKILL, and throws RankError, which names the rank that failed first,
+/// with the text of its exception. A rank fails by an exit code other than 0, by a signal, or by
+/// exit code 0 if it has neither reached this call nor made a ProcessGroup. A second signal to this
+/// process kills all ranks at once. SIGUSR1 and SIGUSR2 are passed on.
 ///
 /// Ranks get the variables that tessera-run sets (docs/launching.md), this process's descriptors
-/// except stdin, which is empty, and process groups of their own. They end with this process,
+/// except stdin, which is empty, and POSIX process groups of their own. They end with this process,
 /// however it ends, and so do the processes that they have started.
 ///
 /// The calling process may have threads and may have used a GPU, because none of the program's code

@@ -54,10 +54,10 @@ struct MemorySetting {
 ///   gradients:  S / o (S / g where 1 < g < o) if reduced gradients have a buffer of their own.
 ///   With adds_as_tree it is S / o even where 1 < g < o, and with k > 1 micro-steps
 ///   (S / o) * ceil(log2(k)).
-///   They have no such buffer under zero1 (g = 1, o > 1) with one micro-step and equal dtypes of
+///   There is no such buffer under zero1 (g = 1, o > 1) with one micro-step and equal dtypes of
 ///   communication and sums, because the reduced slice stays in the gradient buffer. Frozen units
-///   have none, and neither have units that are updated in backward if this rank has all their
-///   gradients. Plus comm_hook_bytes, once.
+///   have none, and neither have units that are updated in backward, if this rank has all their
+///   gradients, as the formula assumes. Plus comm_hook_bytes, once.
 ///   optimizer:  T / o, (T + M) / o with masters; none for frozen units. Plus whole_tensor_bytes
 ///   and gathered_direction_bytes, once.
 ///   unsharded parameters: for each dtype, two buffers of the size of its largest unit that is not
@@ -67,10 +67,10 @@ struct MemorySetting {
 ///   gradient buffers: under zero1, which keeps them, the full gradients in the communication
 ///   dtype. Elsewhere these buffers are pooled and temporary, and not part of the formula (0 here).
 ///   host:       0 unless something is offloaded. Then it replaces optimizer, except for
-///   gathered_direction_bytes, and includes copies of the reduced gradients. It is (T + M + S) / o,
-///   or (T + S) / o under kParameters where M and P have one dtype; plus M / o of the largest unit
-///   whose S and M differ in dtype; plus, under kOptimizer, twice P / o of the largest unit whose P
-///   and M differ in dtype; plus P / p under kParameters, which `parameters` then leaves out.
+///   gathered_direction_bytes, and includes copies of the reduced gradients. It is the sum of
+///   (T + M + S) / o, or (T + S) / o under kParameters where M and P have one dtype; M / o of the
+///   largest unit whose S and M differ in dtype; under kOptimizer, twice P / o of the largest unit
+///   whose P and M differ in dtype; under kParameters, P / p, which `parameters` then leaves out.
 /// control is 0 here, because it is small and depends on the number of parameters, not on P. The
 /// formula leaves out the memory of process groups: over MPI 8 MiB for each group that reduces (32
 /// KiB for each of its ranks, if that is more). See docs/memory.md, "What groups hold".
@@ -78,10 +78,11 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting);
 
 /// Returns the most bytes per rank that training holds at once: memory_formula() plus pooled
 /// gradient buffers. For each communication dtype there are two pools, one for root units and one
-/// for all other units. Each holds setting.units_in_reduction buffers of the size of its largest
-/// unit: on a CPU Options::units_in_reduction; on a GPU two, or three where gradients are gathered
-/// over replicas after the reduction. There is no pool under zero1, nor under ddp with one
-/// micro-step and a communication dtype as wide as the sums.
+/// for all other units. Each has buffers of the size of its largest unit. Their number is
+/// setting.units_in_reduction, or the number of the pool's units if that is less. On a CPU
+/// setting.units_in_reduction is Options::units_in_reduction; on a GPU it is two, or three where
+/// gradients are gathered over replicas after the reduction. There is no pool under zero1, nor
+/// under ddp with one micro-step and sums in the communication dtype.
 ///
 /// If units are updated in backward, adds one slice of the largest unit whose gradients are sent in
 /// another dtype than its masters have. The slice counts with its bytes in the masters' dtype.

@@ -20,16 +20,16 @@ namespace tessera::mpi {
 /// most `timeout`. Returns a group of those ranks, numbered as in `comm`, which is duplicated and
 /// may be freed. Neither initialises nor finalises MPI. The application must have initialised it
 /// with MPI_Init_thread at MPI_THREAD_SERIALIZED or above, because a thread of the group makes MPI
-/// calls. At SERIALIZED the application must make no MPI call while a call on the group, including
-/// the one that makes it, is in flight on this rank (a message is in flight until it is received),
-/// nor between the destruction of the group and the end of leave(). At MULTIPLE it may make MPI
-/// calls at any time. Call leave() before MPI_Finalize: with MPICH the call is needed, with Open
-/// MPI MPI_Finalize does the same. After leave(), calls on a group that still exists throw
+/// calls. At SERIALIZED there are two periods in which the application must make no MPI call: while
+/// this call, or a call on the group, is in flight on this rank (a message is in flight until it is
+/// received), and from the destruction of the group to the end of leave(). At MULTIPLE it may make
+/// MPI calls at any time. Call leave() before MPI_Finalize: MPICH needs it; in Open MPI,
+/// MPI_Finalize itself does the same. After leave(), calls on a group that still exists throw
 /// CommError. Throws c10::Error for MPI_COMM_NULL, an intercommunicator, a time-out that is not
 /// positive, and if MPI is not initialised, has been finalised, or was initialised at a lower level
 /// than MPI_THREAD_SERIALIZED; CommError if some ranks do not make the call. The error cannot name
-/// them, because nothing is sent on `comm` itself. The job must then end, because the other ranks'
-/// part of the duplication cannot be undone.
+/// them, because nothing is sent on `comm` itself. The job must then end, because a duplication of
+/// `comm` that some ranks have begun cannot be undone.
 inline std::shared_ptr<ProcessGroup> process_group(
     MPI_Comm comm, std::chrono::milliseconds timeout = std::chrono::minutes(10)) {
   TORCH_CHECK(comm != MPI_COMM_NULL,

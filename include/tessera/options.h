@@ -101,9 +101,9 @@ struct Options {
   /// Over how many ranks a unit stays split between its forward and its backward. Range: divisors
   /// of the parameters' degree. Unset: that degree itself, so a unit is freed after forward and
   /// gathered again in backward. 1: a unit stays whole until backward has ended (faster, more
-  /// memory). With a value in between, backward gathers from second shards of that many
-  /// neighbouring ranks. An error where parameters are not split. Without effect where ranks share
-  /// parameters.
+  /// memory). With a value n in between, each rank keeps 1/n of the unit after forward (a second
+  /// shard), and backward gathers the unit from n neighbouring ranks. An error where parameters are
+  /// not split. Without effect where ranks share parameters.
   std::optional<int> reshard_after_forward = {};
 
   /// Returns true if the parameter with this (first) name is left to the user, that is, not
@@ -155,9 +155,9 @@ struct Options {
   /// micro-steps, follow one complete binary tree over these numbers. A step of k micro-steps keeps
   /// log2(k) - 1 more reduced gradients (memory_formula.h). Needs CPUs, powers of two for N and k,
   /// and the same number of intra-op threads on all ranks. An error with loss_scale, buffers other
-  /// than kOnce, a gradient_divide_factor that is no power of two, fp16, 16-bit parameters whose
-  /// gradients are not sent and summed in one wider dtype (precision), and a model with running
-  /// statistics that ignores_buffers does not ignore.
+  /// than kOnce, a gradient_divide_factor that is no power of two, parameters in fp16, gradients
+  /// that are not both sent and summed in fp32, or both in fp64 (precision), and a model with
+  /// running statistics that ignores_buffers does not ignore.
   Reproducible reproducible = Reproducible::kOneWorldSize;
 
   /// The dtypes of parameters, gradients and masters.
@@ -203,12 +203,12 @@ struct Options {
   // --- Performance (changes speed and peak memory only) ---
 
   /// Lets the ranks of one host share one copy of the parameters, where the degrees give each of
-  /// them a different slice to update (the parameters' degree is 1 or the optimizer's): nothing is
-  /// gathered by copying, and each rank counts only its slice as its memory. If false, each rank
-  /// has its own copy and unsharded-parameter buffers, as ranks of different hosts have; that is an
-  /// error under strategies in which ranks never share (ddp). On a system that does not show which
-  /// pages a process has written (/proc/self/pagemap), ranks keep copies in any case, with a
-  /// warning.
+  /// them a different slice to update (the parameters' degree is 1 or equals the optimizer's):
+  /// nothing is gathered by copying, and each rank counts only its slice as its memory. If false,
+  /// each rank has its own copy and unsharded-parameter buffers, as ranks of different hosts have;
+  /// false is an error under strategies in which ranks never share (ddp). On a system that does not
+  /// show which pages a process has written (/proc/self/pagemap), ranks keep copies in any case,
+  /// with a warning.
   bool share_parameters = true;
 
   /// If true, updates each unit inside backward, as soon as its gradient is reduced, so that

@@ -55,12 +55,12 @@ struct Capabilities {
 /// names it and the backend, before anything is sent.
 ///
 /// Messages (send, recv, isend, irecv) concern two ranks only and take no number in the sequence of
-/// collectives. A message matches a receive from its sender with an equal tag; if several fit, they
-/// match in order. dtype and numel must be equal; if they differ, both ranks throw a CommError,
-/// which names both calls, and the group is poisoned. A send of up to kBufferedBytes waits for no
-/// receiver; a larger one completes when the receiver has it, as every message does over NCCL. A
-/// message that nobody has received is lost when its sender destroys the group. For NCCL's
-/// differences see batch_isend_irecv().
+/// collectives. A message matches a receive if the receive names the message's sender (or
+/// kAnySource) and an equal tag; if several fit, they match in order. dtype and numel must be
+/// equal; if they differ, both ranks throw a CommError, which names both calls, and the group is
+/// poisoned. A send of up to kBufferedBytes waits for no receiver; a larger one completes when the
+/// receiver has it, as every message does over NCCL. A message that nobody has received is lost
+/// when its sender destroys the group. For NCCL's differences see batch_isend_irecv().
 ///
 /// All collectives return at once or run in the call, as the backend decides; results are valid
 /// after Work::wait(). Misuse (shape, dtype, device) throws c10::Error before anything is sent;
@@ -202,10 +202,10 @@ class ProcessGroup {
                           .tag = tag});
   }
 
-  /// All-reduces several tensors of one dtype in one collective, in a buffer that is allocated for
-  /// it. Meant for tensors that are too small to have a collective each. The number and the sizes
-  /// of the tensors are compared, too. Results are in the tensors after Work::wait(). Does nothing
-  /// if `tensors` is empty.
+  /// Each of these four runs its collective once for several tensors of one dtype, in a buffer that
+  /// is allocated for it. Meant for tensors that are too small to have a collective each.
+  /// outputs[i] belongs to inputs[i]. The number and the sizes of the tensors are compared, too.
+  /// Results are in the tensors after Work::wait(). Does nothing if there are no tensors.
   std::shared_ptr<Work> all_reduce_coalesced(const std::vector<at::Tensor>& tensors, ReduceOp op,
                                              std::string_view tag = {}, double divisor = 0.0);
   std::shared_ptr<Work> broadcast_coalesced(const std::vector<at::Tensor>& tensors, int root,
@@ -307,11 +307,12 @@ class ProcessGroup {
   virtual at::Tensor allocate(int64_t numel, at::ScalarType dtype) = 0;
 
   /// Collective; blocks until all ranks have called it. Returns a window over every rank's `own`,
-  /// which must be contiguous, 1-d, of equal dtype and numel on all ranks (a numel of 0 is allowed)
-  /// and lie in memory from allocate(), as a whole or as a view (over mpi anywhere). The window
-  /// keeps `own` alive, and peers' memory mapped. `name` is compared across ranks. If `own` is not
-  /// from allocate() on some ranks, every rank throws c10::Error that names them, and the group
-  /// stays usable. A group without Capabilities::one_sided_reads throws c10::Error.
+  /// which must be contiguous, 1-d and of equal dtype and numel on all ranks (a numel of 0 is
+  /// allowed). It must lie in memory from allocate(), as a whole or as a view; over mpi it may lie
+  /// anywhere. The window keeps `own` alive, and peers' memory mapped. `name` is compared across
+  /// ranks. If `own` is not from allocate() on some ranks, every rank throws c10::Error that names
+  /// them, and the group stays usable. A group without Capabilities::one_sided_reads throws
+  /// c10::Error.
   virtual std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name);
 
   /// Collective; blocks until all ranks have called it. Returns a buffer of `bytes` zero bytes that

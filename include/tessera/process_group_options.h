@@ -31,8 +31,8 @@ struct ProcessGroupOptions {
   /// An existing store, in which rank 0 publishes where it listens; takes precedence over
   /// store_url. If it does not answer within the time-out, init_process_group() throws, and the
   /// call that the store has not answered stays behind in a thread. If TESSERA_JOB_TOKEN is set,
-  /// what processes without that token write into the store is ignored. The store is not used after
-  /// the ranks have met.
+  /// values that a process without that token has written into the store are ignored. The store is
+  /// not used after the ranks have met.
   c10::intrusive_ptr<c10d::Store> store = {};
   /// How long ranks wait for each other, at start and in every collective. Range: > 0; larger
   /// values than kMaxTimeOut (24 days), such as milliseconds::max(), count as kMaxTimeOut. On CPUs

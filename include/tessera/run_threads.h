@@ -23,12 +23,12 @@ namespace tessera {
 /// cannot share one. On CPUs each rank's operators get an equal share of the cores, unless
 /// OMP_NUM_THREADS or another variable says how many threads there are.
 ///
-/// Ranks share whatever belongs to the process: LibTorch's random number generator of the CPU (so
-/// build models before the call; the random numbers of a forward, as for dropout, depend on how
-/// threads take turns), ATen's settings (at::set_num_threads() is called for each thread, and the
-/// old number is restored at the end; of concurrent calls the last one to end restores the number
-/// that it found), memory, the program's own globals. Modes of a thread, such as at::NoGradGuard,
-/// do not go from the calling thread to the ranks. Processes (launch(), tessera-run) share none of
+/// Ranks share whatever belongs to the process: memory, the program's own globals, ATen's settings
+/// and LibTorch's random number generator of the CPU. So build models before the call; the random
+/// numbers of a forward, as for dropout, depend on how threads take turns. at::set_num_threads() is
+/// called for each thread, and the end of the call restores the number that its beginning found (of
+/// concurrent calls the last one to end decides). Modes of a thread, such as at::NoGradGuard, do
+/// not go from the calling thread to the ranks. Processes (launch(), tessera-run) share none of
 /// this, and a process that dies does not end the others.
 ///
 /// A rank that throws leaves its groups, and the others fail when they wait for it. When all have

@@ -29,8 +29,8 @@ struct StateEntry {
   /// that overlap or leave gaps, a piece that is out of range, of another dtype or without memory);
   /// "" if nothing is.
   std::string problem() const;
-  /// Returns true if there is only one piece and it covers all elements. An entry that is covered
-  /// by several pieces only together is not whole, because merge() does not join pieces.
+  /// Returns true if there is only one piece and it covers all elements. An entry that it takes
+  /// several pieces to cover is not whole, because merge() does not join pieces.
   bool is_whole() const;
   /// Returns the tensor, in its logical shape; shares memory with the piece. Throws c10::Error if
   /// the entry is malformed or not whole (is_whole()).

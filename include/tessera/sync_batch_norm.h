@@ -39,14 +39,16 @@ namespace tessera::nn {
 /// Each rank takes the mean and variance of its own samples by LibTorch's kernels, which give fp64
 /// for fp64 inputs and fp32 for others. These are merged in fp64 and in rank order (Chan, Golub and
 /// LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979) and
-/// rounded once to the dtype in which they came. Inputs: fp32, fp64, or bf16 and fp16 beside fp32
-/// or 16-bit parameters; contiguous, channels-last or any strides; the output has the input's dtype
-/// and memory format. Gradients of weight and bias are those of this rank's samples; the engine
-/// averages them like all gradients. On a GPU the host waits for the statistics.
+/// rounded once to the dtype in which they came. Inputs may be fp32 or fp64; with parameters of
+/// fp32 or of 16 bits also bf16 or fp16. They may have any strides (contiguous, channels-last). The
+/// output has the input's dtype and memory format. Gradients of weight and bias are those of this
+/// rank's samples; the engine averages them like all gradients. On a GPU the host waits for the
+/// statistics.
 ///
 /// Throws c10::Error if the input has another number of dimensions or channels (on this rank), if
-/// all batches together have fewer than two values per channel (on all ranks), and when backward is
-/// differentiated again (create_graph). Semantics of torch.nn.SyncBatchNorm, which has no C++
+/// all batches together have fewer than two values per channel (on all ranks), when backward is
+/// differentiated again (create_graph), and in a backward with weight 0 (BackwardOptions::weight)
+/// if this rank's batch is not empty. Semantics of torch.nn.SyncBatchNorm, which has no C++
 /// counterpart.
 template <size_t D, typename Derived>
 class SyncBatchNormImplBase

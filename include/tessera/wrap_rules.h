@@ -57,10 +57,10 @@ WrapPolicy wrap_by_type();
 /// that no chosen module below it owns; so units have about that size or more, for any model. It
 /// never chooses a ModuleList or ModuleDict, nor a part of a MultiheadAttention, because one
 /// operator reads all of its parameters together. An element counts for a module if all names of
-/// its parameter lie in that module. Elements that do not count for a chosen module join the next
-/// chosen module above, or the root. Throws c10::Error unless least_numel is 1 or more. Source:
-/// PyTorch's size_based_auto_wrap_policy; unlike that policy, this one makes a large
-/// MultiheadAttention a unit.
+/// its parameter lie in that module; each element belongs to the innermost chosen module for which
+/// it counts, or to the root. Throws c10::Error unless least_numel is 1 or more. Source: PyTorch's
+/// size_based_auto_wrap_policy; unlike that policy, this one makes a large MultiheadAttention a
+/// unit.
 ///
 ///   options.wrap = tessera::wrap_by_size(10'000'000);  // 40 MB of float each, or more
 WrapPolicy wrap_by_size(int64_t least_numel);

@@ -56,8 +56,8 @@ struct HyperParameterField : ErasedForm::Number {
     return field;
   }
 
-  /// Returns true if a StateDict holds the value. It does not if the field chooses states, because
-  /// the program sets such a field before it loads states.
+  /// Returns true if a StateDict holds the value. It lacks fields that choose states, because the
+  /// program sets such fields before it loads states.
   bool is_saved() const { return !chooses_states; }
   bool allows(double value) const;
   /// Returns what is wrong with `value`, "<name>: got X, expected Y"; "" if nothing.

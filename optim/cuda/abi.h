@@ -143,8 +143,8 @@ int tessera_cuda_zero(void* to, int64_t bytes, void* stream);
 /// sum[i] += gradient[i] in fp32, to add up the 16-bit gradients of micro-steps. One pass.
 int tessera_cuda_accumulate(float* sum, const void* gradient, Dtype dtype, int64_t numel,
                             void* stream);
-/// target[i] = values[i], rounded to the nearest, ties to even, to convert masters into the slice
-/// that ranks gather. One pass.
+/// Converts masters into the slice that ranks gather: target[i] = values[i], rounded to the
+/// nearest, ties to even. One pass.
 int tessera_cuda_cast(void* target, Dtype dtype, const float* values, int64_t numel, void* stream);
 
 /// Adds the number of NaN or infinite elements in each piece to counts[piece.parameter]; counts of

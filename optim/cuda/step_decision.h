@@ -35,7 +35,7 @@ class StepDecision {
     bool agreed;                ///< true if all ranks have the same hash
     ExactSum squares;           ///< sum of the gradient's squares over all ranks
   };
-  /// How many readings may be under way at once.
+  /// How many readings may be under way at the same time.
   static constexpr size_t kReadings = 2;
 
   /// `parameters`: the number of parameters in the table. `max_norm` may be infinite. Throws

@@ -30,13 +30,13 @@ std::string problem_of(const UnitPlan& plan, int world_size);
 /// squares of the mean gradient, refusals, agreement, elements that are not finite and parameters
 /// that are used, in the layout of step_words.h. Every call is local, is queued on the device's
 /// current stream of the calling thread and returns without waiting for the device; the caller
-/// orders streams. Arguments must stay alive until the queued work has run (as LibTorch's memory on
-/// a GPU does). Used by one thread at a time.
+/// orders streams. Arguments must stay alive until the queued work has run; LibTorch's memory on a
+/// GPU does. Used by one thread at a time.
 class StepSums {
  public:
-  /// Uploads where the pieces of parameters lie: 16 bytes for each 4096 elements of every unit and
-  /// of this rank's atom of every unit. Throws c10::Error with the text of problem_of() if there is
-  /// a problem. All words are 0, as after clear().
+  /// Uploads two lists of pieces for each trainable unit: those of the unit, and those of this
+  /// rank's atom of it. A piece takes 16 bytes and has up to 4096 elements. Throws c10::Error with
+  /// the text of problem_of() if there is a problem. All words are 0, as after clear().
   StepSums(const ParameterTable& table, const UnitPlan& plan, const SliceMap& slices,
            std::shared_ptr<const Api> api, std::shared_ptr<Device> device);
 

@@ -26,7 +26,7 @@ class Uploads {
   /// the buffer is used again only after they have run.
   void queued(Stream& stream);
 
-  /// Returns the number of buffers made so far, as many as have been in flight at once.
+  /// Returns the number of buffers made so far, the most that were in flight at the same time.
   size_t buffers() const { return buffers_.size(); }
 
  private:

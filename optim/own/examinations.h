@@ -32,13 +32,13 @@ struct Trial {
 /// numbers are negative, zero or positive. So if a schedule changes numbers to others of the same
 /// kind, earlier results still hold. Then only the optimizer's constructor is run, to see whether
 /// it refuses the new numbers as out of range. If states did depend on more, an update would find a
-/// state that is not kept and fail the engine on all ranks; parallelize() examines the exact
-/// numbers.
+/// state that is not kept and fail the engine on all ranks. parallelize() does not rely on the
+/// assumption: it examines the exact numbers.
 class Examinations {
  public:
   /// Runs the optimizer with these options, then restores the state of the CPU's default generator.
-  /// Later runs do not restore it, because other threads may draw from the generator while steps
-  /// run. `problem`: what the caller has found wrong with the form; "" if nothing.
+  /// Later runs by states() do not restore it, because other threads may draw from the generator
+  /// while steps run. `problem`: what the caller has found wrong with the form; "" if nothing.
   Examinations(std::shared_ptr<const ErasedForm> form,
                const torch::optim::OptimizerOptions& options, const Trial& trial,
                std::string problem);

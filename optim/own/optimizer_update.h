@@ -15,9 +15,9 @@
 
 namespace tessera::internal {
 
-/// Returns the value with which the optimizer's constructor fills state number `state` of a
-/// parameter, as LibTorch's Adagrad does; 0 if it does not. The value matters only if a parameter
-/// is saved before its first update.
+/// Some optimizers, such as LibTorch's Adagrad, fill states in their constructor. Returns the value
+/// with which this optimizer fills state number `state` of a parameter; 0 if it does not. The value
+/// matters only if a parameter is saved before its first update.
 double initial_state(const ErasedForm& form, const torch::optim::OptimizerOptions& options,
                      size_t state);
 

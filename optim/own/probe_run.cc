@@ -68,9 +68,9 @@ std::vector<double> numbers_of(const ErasedForm& form, const OptimizerOptions& o
   return numbers;
 }
 
-/// Throws FormProblem if a step has changed the optimizer's numbers (`before` the step, `after`
-/// it). An engine would lose the change, because it runs each step with the numbers in its own
-/// options.
+/// Throws FormProblem if a step has changed the optimizer's numbers: `before` and `after` are the
+/// numbers before and after the step. An engine would lose the change, because it runs each step
+/// with the numbers in its own options.
 void require_unchanged(const ErasedForm& form, const std::vector<double>& before,
                        const std::vector<double>& after) {
   for (size_t i = 0; i < before.size(); ++i) {

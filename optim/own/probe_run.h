@@ -46,8 +46,8 @@ struct ProbeRun {
 };
 
 bool have_equal_values(const ProbeRun& a, const ProbeRun& b);
-/// Compares the states that both runs have; states of one run only do not count. Returns true if
-/// they are equal.
+/// Returns true if the states that both runs have are equal. Ignores a state that only one of them
+/// has.
 bool have_equal_states(const ProbeRun& a, const ProbeRun& b);
 
 /// Calls `run_as_engine`, in which each step gets from earlier steps only what the form names.

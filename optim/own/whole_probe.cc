@@ -78,7 +78,7 @@ void look_at_whole_states(const ErasedForm& form, const OptimizerOptions& option
   }
 }
 
-/// Runs each sample as its owner would update it.
+/// Updates each sample as the owner of a parameter would.
 ProbeRun run_as_owner(const ErasedForm& form, const OptimizerOptions& options,
                       const StatesInUse& in_use, const std::vector<ProbeSample>& samples) {
   const std::shared_ptr<const ErasedForm> not_owned(std::shared_ptr<void>(), &form);

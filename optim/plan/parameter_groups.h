@@ -64,9 +64,9 @@ class ParameterGroups {
                   const OptimizerPlan& plan, const std::vector<size_t>& group_of);
 
   /// Hands the groups to `owner`, which must outlive this: users see and edit them there from now
-  /// on. `owner` may already have groups, from an engine of other parameters; they must be this
-  /// object's first groups. They keep the options that they have in `owner`, and get this object's
-  /// parameters.
+  /// on. If `owner` has groups of an earlier engine, these must correspond, in order, to this
+  /// object's first groups. They keep the options that they have in `owner`, and get the parameters
+  /// of this object's groups.
   void show_in(torch::optim::Optimizer& owner);
 
   /// Returns the number of groups, including the defaults, which are group 0.

@@ -30,8 +30,8 @@ class RateSchedule {
   /// already.
   void take_back(ParameterGroups& groups);
 
-  /// Must be called after something other than apply(), such as the loading of a state, may rightly
-  /// have set the groups' rates. Otherwise the next apply() would report these rates as an error.
+  /// Must be called after a call, other than apply(), that may rightly set the groups' rates, such
+  /// as the loading of a state. Otherwise the next apply() would report these rates as an error.
   void forget() {
     last_.clear();
     before_.clear();

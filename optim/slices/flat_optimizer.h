@@ -92,8 +92,8 @@ class CpuOptimizer : public FlatOptimizer {
   /// parameters are left alone entirely, weight decay included, as torch::optim does with undefined
   /// gradients. Local, allocates nothing.
   ///
-  /// For a parameter that whole_tensors() has, this only updates the states and writes the
-  /// direction. If whole_tensors() works alone, it updates the parameter completely.
+  /// A parameter that whole_tensors() has is updated completely if whole_tensors() works alone.
+  /// Otherwise this only updates its states and writes its direction.
   virtual void update(size_t shard, const at::Tensor& gradient, std::span<const size_t> parameters,
                       std::span<const uint8_t> used, double gradient_scale) = 0;
 
@@ -122,8 +122,8 @@ class GpuOptimizer : public FlatOptimizer {
   /// Updates shard number `shard`, in the constructor's order, by what the last advance() computed;
   /// nothing changes if the step does not apply. `gradient`: [slice numel] Float, BFloat16 or Half,
   /// read only. `target`: [slice numel] Float, BFloat16 or Half; gets a second copy of the new
-  /// values, rounded to nearest (for 16-bit parameters: the parameter shard). Undefined if there is
-  /// no second copy.
+  /// values, rounded to nearest. If parameters have 16 bits, it is their shard. An undefined
+  /// `target` means that there is no second copy.
   virtual void update(size_t shard, const at::Tensor& gradient, const at::Tensor& target) = 0;
 };
 
@@ -146,8 +146,8 @@ std::string without_kernels(const OptimizerPlan& plan);
 ///
 /// Elements get the bits of the CPU with one exception: beta^step of AdamW and Adam comes from
 /// power_of() on the GPU and from std::pow on the CPU; these may differ in the last bit of a
-/// double. Elements use only lr / (1 - beta1^step) and sqrt(1 - beta2^step) rounded to fp32; for
-/// usual betas these two numbers are the same (tests compare 50,000 steps).
+/// double. Elements use only lr / (1 - beta1^step) and sqrt(1 - beta2^step), rounded to fp32. For
+/// usual betas, GPU and CPU get the same bits for both of these (tests compare 50,000 steps).
 std::unique_ptr<GpuOptimizer> make_gpu_optimizer(const ParameterTable& table,
                                                  const OptimizerPlan& plan,
                                                  const std::vector<size_t>& group_of,

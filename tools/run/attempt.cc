@@ -151,8 +151,8 @@ absl::StatusOr<WorkerProgram> Attempt::program_of(WorkerPlace& place,
   return program;
 }
 
-/// Opens the log files of rank `rank` in `folder`, which it makes, and says which of its output is
-/// shown.
+/// Opens the log files of rank `rank` in `folder`, which it makes, and sets which of the rank's
+/// streams are shown.
 absl::Status Attempt::open_logs(int rank, const std::string& folder, WorkerProgram& program) {
   const int redirects = job_.line.redirects[static_cast<size_t>(rank)];
   const int tees = job_.line.tees[static_cast<size_t>(rank)];
@@ -413,7 +413,7 @@ int Attempt::poll_timeout_ms() {
   }
   for (auto& worker : workers_) {
     for (auto [stream, sink] : outputs_of(*worker)) {
-      // As above: if the sink is full, the rest of the line may be in the pipe.
+      // While the sink is full, nothing is read or shown, so a due line must not wake the loop.
       if (!sink->full()) consider(stream->lines.due());
     }
   }

@@ -43,8 +43,8 @@ struct Job {
   std::string run_id = {};
 };
 
-/// One start of a job's workers. Passes on their output and signals, and ends all workers when one
-/// fails. Makes a new directory, page and watcher for each start.
+/// One start of a job's workers, with a directory, page and watcher of its own. Passes on their
+/// output and signals, and ends all workers when one fails.
 class Attempt {
  public:
   /// Makes attempt `number`, from 0. References must outlive it.

@@ -35,8 +35,8 @@ struct CommandLine {
   bool supervise = false;
   /// The folder for files of each attempt and rank, absolute; "" for none.
   std::string log_dir = {};
-  /// Which streams of each rank go into files there, 0 to 3: bits 1 (stdout) and 2 (stderr), and
-  /// whether they also go to the terminal. One entry per worker.
+  /// Which streams of each rank go into files there: `redirects` into files only, `tees` (which has
+  /// precedence) also to the terminal. One entry per worker, with bits 1 (stdout) and 2 (stderr).
   std::vector<int> redirects = {};
   std::vector<int> tees = {};
   /// The program (a path, or a name to find in PATH) and its arguments, untouched.
@@ -48,10 +48,10 @@ inline constexpr int kMaxWorkers = JobPage::kMostRanks;
 
 /// Parses the arguments after `argv[0]`. Flags end at the first argument that is not a flag, or
 /// after `--`; everything from there on is the program. A missing flag is read from `inherited`
-/// ("NAME=value" strings), such as PET_MAX_RESTARTS for --max-restarts, unless the program starts
-/// ranks itself, because it may be torchrun. With --status, an argument that is not a flag is the
-/// job, and flags may follow it. `core_count` is the value of `--nproc-per-node auto`. Local, no
-/// side effects. Errors: InvalidArgument listing all problems, one per line.
+/// ("NAME=value" strings), such as PET_MAX_RESTARTS for --max-restarts. Not with --supervise: then
+/// the program may be torchrun, and the variables meant for it. With --status, an argument that is
+/// not a flag is the job, and flags may follow it. `core_count` is the value of `--nproc-per-node
+/// auto`. Local, no side effects. Errors: InvalidArgument listing all problems, one per line.
 absl::StatusOr<CommandLine> parse_command_line(const std::vector<std::string>& arguments,
                                                int core_count,
                                                const std::vector<std::string>& inherited = {});

@@ -43,9 +43,9 @@ struct RankStatus {
 /// differ in the time per step in which a rank does not wait for others: its step time, over its
 /// last 15 steps at most, minus the time for which its calls blocked the training thread. The ratio
 /// is that time divided by the median over ranks. For an even number of ranks the median is the
-/// smaller of the two middle values, so of two ranks the slow one has more than 1 and the fast one
-/// 1. A rank that computes three times as long as the others has about 3. With NCCL, ranks wait on
-/// their devices, where waits are not seen, so there is no ratio.
+/// smaller of the two middle values, so of two ranks the fast one has 1 and the slow one more. A
+/// rank that computes three times as long as the others has about 3. With NCCL, ranks wait on their
+/// devices, where waits are not seen, so there is no ratio.
 
 /// The present state of a job, read from its page.
 struct JobStatus {

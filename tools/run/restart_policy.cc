@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kLongestPause(30000);
 
-/// Returns true if, by its exit code, another start would end the same way.
+/// Returns true if the exit code says that another start would end in the same way.
 bool is_of_configuration(int exit_code) {
   return exit_code == EX_USAGE || exit_code == EX_DATAERR || exit_code == EX_NOINPUT ||
          exit_code == EX_NOPERM || exit_code == EX_CONFIG;

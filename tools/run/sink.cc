@@ -12,8 +12,8 @@
 namespace tessera::internal {
 namespace {
 
-/// Returns the longest prefix of `buffer` that a pipe accepts in one piece and that ends with a
-/// line, or with text that ends in '\r'.
+/// Returns the longest prefix of `buffer` that a pipe accepts in one piece. If that is not all of
+/// `buffer`, the prefix ends after a '\n' or '\r', where possible.
 std::string_view first_chunk(const std::string& buffer) {
   const std::string_view all(buffer);
   if (all.size() <= PIPE_BUF) return all;

@@ -44,8 +44,8 @@ std::string on_screen(const std::string& text) {
   return absl::StrCat("\033[H", absl::StrReplaceAll(text, {{"\n", "\033[K\n"}}), "\033[J");
 }
 
-/// Prints the status again and again until the launcher has ended. The launcher makes a page for
-/// each attempt.
+/// Prints the status again and again until the launcher has ended. Looks for the page each time,
+/// because the launcher makes a new page for each attempt.
 int watch(const FoundJob& first) {
   const int pid = first.launcher;
   const auto begun = process_status(pid);

@@ -33,11 +33,10 @@ class AverageInUse {
   /// shows the average, kEnds first ends the average.
   enum class Inside : uint8_t { kRefused, kAllowed, kEnds };
   /// Called first in the collective call `call`, on all ranks. Inside a scope it is collective and
-  /// blocking: it ends the average if on every rank `inside` is kEnds or the scope was dropped. If
-  /// that holds on some ranks only, if `inside` is kRefused on a rank that is still in its scope,
-  /// or if a scope of ParameterAccess is open where the average would end, the call is refused:
-  /// throws c10::Error on every rank. Does so, too, if a parameter was written in an average that
-  /// it ends.
+  /// blocking: it ends the average if on every rank `inside` is kEnds or the scope was dropped. It
+  /// throws c10::Error on every rank in four cases: that condition holds on some ranks only;
+  /// `inside` is kRefused on a rank that is still in its scope; a scope of ParameterAccess is open
+  /// where the average would end; or a parameter was written in the average that it ends.
   void leave(const char* call, Inside inside);
 
  private:

@@ -20,8 +20,8 @@ std::vector<std::string> problems_of_batch_norms(const torch::nn::Module& model)
 
 /// Returns a line for each module of `model` that Reproducible::kAnyWorldSize refuses. It refuses a
 /// module whose forward takes statistics over all ranks. It also refuses a module whose forward
-/// keeps statistics of one rank's batches in a buffer, unless `ignores` returns true for the
-/// buffer, which leaves it to the user. Local.
+/// keeps statistics of one rank's batches in a buffer. If `ignores` returns true for the buffer,
+/// that is left to the user and not refused. Local.
 std::vector<std::string> problems_of_statistics(
     const torch::nn::Module& model, const std::function<bool(std::string_view buffer)>& ignores);
 

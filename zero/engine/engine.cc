@@ -27,7 +27,7 @@ namespace {
 using Call = JoinProtocol::Call;
 using Inside = AverageInUse::Inside;
 
-/// Makes `call`, which the ranks with batches make, without gradients from this rank.
+/// Makes `call`, as the ranks with batches do, but without gradients from this rank.
 void make_followed(Engine& engine, ShardedEngine& now, Call call) {
   switch (call) {
     case Call::kAccumulate:

@@ -15,7 +15,8 @@ namespace tessera::internal {
 /// not make. The result goes into this rank's report for the vote, so all ranks refuse together.
 class MisuseCheck {
  public:
-  /// References and `early_update` (null: step() updates) must outlive it.
+  /// References and `early_update` must outlive it. `early_update` is null unless backward updates
+  /// parameters.
   MisuseCheck(const ParameterTable& table, const ParameterStore& store,
               const ParameterAccess& access, const DotGradViews& dot_grads,
               const FlatOptimizer& optimizer, const UpdateInBackward* early_update)

@@ -30,8 +30,8 @@ class RebuildableEngine {
   RebuildableEngine(EngineParts parts, std::shared_ptr<torch::nn::Module> model,
                     std::vector<NamedTensor> buffers);
 
-  /// Returns the present engine. Throws CommError if there is none, because a rebuild failed, and
-  /// in a child of fork().
+  /// Returns the present engine. Throws CommError in a child of fork(), and if a rebuild has failed
+  /// so that there is no engine.
   ShardedEngine& get();
   const ShardedEngine& get() const { return const_cast<RebuildableEngine*>(this)->get(); }
   PersistentState& persistent() { return persistent_; }

@@ -33,7 +33,7 @@ struct TrainedParameters {
   ParameterStore store;
   const std::unique_ptr<FlatAverage> average;  ///< null without Options::average
   const std::unique_ptr<StepApplier> applier;
-  UpdateInBackward* const early_update;  ///< owned by applier; null: step() updates
+  UpdateInBackward* const early_update;  ///< owned by applier; null unless backward updates
   ParameterAccess access;
 
  private:

@@ -17,8 +17,8 @@ namespace tessera::internal {
 
 /// The masters, which the optimizer updates: this rank's optimizer slice of every trainable unit,
 /// in the masters' dtype. Either a view of the parameters' shard, or a copy (has_master_copy()) if
-/// the dtypes differ or the host updates a device's parameters. In the second case the copy is in
-/// pinned host memory.
+/// the dtypes differ or the host updates a device's parameters. Under Options::offload the copy is
+/// in pinned host memory.
 class MasterValues {
  public:
   /// Copies masters out of the user's parameters in `table`, so construct it before FlatParameters
@@ -45,7 +45,7 @@ class MasterValues {
   }
 
   /// Rounds the masters of `unit` into its parameters' shard; does nothing if they are a view of
-  /// it. Only queues the copy if the shard lies on a device and the masters on the host; see
+  /// it. If the shard lies on a device and the masters on the host, the copy is only queued; see
   /// join().
   void store(size_t unit, const FlatParameters& flat);
   /// Rounds `values` instead of the masters into the shard, so that the parameters show `values`

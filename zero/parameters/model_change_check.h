@@ -24,8 +24,9 @@ std::vector<std::string> lines_of(const std::vector<NamedTensor>& buffers);
 /// trains and saves only what was registered at parallelize.
 class ModelChangeCheck {
  public:
-  /// Stores the buffers that `model` has now. The parameters that it has now are those of `table`,
-  /// and those that Options::ignores accepts under any of their names. References must outlive it.
+  /// Stores the buffers that `model` has now. Does not store its parameters, because they are those
+  /// of `table`, and those that Options::ignores accepts under any of their names. References must
+  /// outlive it.
   ModelChangeCheck(const torch::nn::Module& model, const ParameterTable& table,
                    const Options& options);
 

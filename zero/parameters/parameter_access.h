@@ -23,8 +23,9 @@ class ParameterAccess {
   ParameterAccess(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan,
                   ParameterStore& store);
 
-  /// Does Engine::modify_parameters(). If `write` throws, throws the same exception, or c10::Error
-  /// in place of ErrorOnAllRanks; the caller must then abort the group, because peers wait.
+  /// Does Engine::modify_parameters(). If `write` throws an ErrorOnAllRanks, throws c10::Error; if
+  /// `write` throws anything else, throws the same exception. In both cases the caller must abort
+  /// the group, because peers wait.
   void modify(int from_rank, const std::function<void()>& write);
 
   /// Returns true if a function given to modify() runs.

@@ -14,9 +14,9 @@ namespace tessera::internal {
 namespace {
 
 /// Makes a buffer for the ranks of `sharers`, while the other ranks of `group` make buffers for
-/// theirs. All ranks of `group` must agree on whether they share, so if any sharers have no common
-/// memory, returns null on all ranks of `group`. If any sharers lack the space, throws on all ranks
-/// of `group`.
+/// their own sharers. All ranks of `group` must agree on whether they share, so if any sharers have
+/// no common memory, returns null on all ranks of `group`. If any sharers lack the space, throws on
+/// all ranks of `group`.
 std::unique_ptr<SharedBuffer> make_everywhere(ProcessGroup& group, ProcessGroup& sharers,
                                               int64_t bytes) {
   std::unique_ptr<SharedBuffer> buffer;

@@ -20,7 +20,7 @@ class StateClaims {
   StateClaims(ProcessGroup& group, const StateTable& table, const StateDict& state);
 
   /// Returns the problems of all ranks, a line each, the same text on all ranks: entries that are
-  /// missing, in whole or in part, unknown, malformed, or of another shape or dtype. "" if none.
+  /// missing (in whole or in part), unknown, malformed, or of another shape or dtype. "" if none.
   const std::string& problems() const { return problems_; }
 
   /// Returns true if any rank brings `slot`. Only a slot with StateSlot::may_lack may be missing.

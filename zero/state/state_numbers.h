@@ -14,13 +14,13 @@ namespace tessera::internal {
 /// The engine's own counters. Equal on all ranks.
 struct EngineCounters {
   int64_t steps = 0;                  ///< updates applied
-  double loss_scale = 1.0;            ///< meaningful only if has_scaler, as good_steps is
+  double loss_scale = 1.0;            ///< this and good_steps have a meaning only if has_scaler
   int64_t good_steps = 0;             ///< steps without overflow since the scale last changed
   bool has_scaler = false;            ///< Options::loss_scale is set
   int64_t averaged = 0;               ///< FlatAverage::updates(); unused without an average
   bool has_average = false;           ///< Options::average is set
   int64_t micro_batches = 0;          ///< MicroBatches::count(): backwards so far, over all ranks
-  bool counts_micro_batches = false;  ///< true under Reproducible::kAnyWorldSize, which saves it
+  bool counts_micro_batches = false;  ///< states have micro_batches: Reproducible::kAnyWorldSize
 };
 
 /// The name of EngineCounters::averaged in a state. Only the state of an engine that keeps an

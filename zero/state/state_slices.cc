@@ -204,8 +204,8 @@ void StateSlices::begin_missing(const StateTable& table, const std::vector<Prese
   }
 }
 
-/// Fills a state of the communication hook with zeros if the loaded state has the parameters to
-/// which it belongs but lacks it.
+/// Fills with zeros each tensor of the communication hook's state that the loaded state lacks,
+/// provided that the loaded state has the parameters to which the tensor belongs.
 void StateSlices::begin_hook_state(const StateTable& table,
                                    const std::vector<Presence>& presence) const {
   const auto has_value = [&](const Parameter& parameter) {

@@ -29,8 +29,8 @@ struct StatePart {
 };
 
 /// Finds the parts of a run's state that this rank keeps, by region: its shards, masters, optimizer
-/// states and averages, but not a unit's gathered tensors. Every rank keeps all buffers whole, and
-/// the tensors that have no place in the plan (frozen ones where parameters are not split). All
+/// states and averages, but not a unit's gathered tensors. Buffers, and parameters that have no
+/// place in the plan (frozen ones where parameters are not split), are whole on every rank. All
 /// calls are local; the object holds no memory.
 class StateSlices {
  public:

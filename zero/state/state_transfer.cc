@@ -42,8 +42,8 @@ void copy_range(const StateEntry& entry, Range range, char* to) {
   }
 }
 
-/// Returns the bytes of a region, in the order of its slots, with the elements of all ranks: on all
-/// ranks, or on `receiver` alone. `own` has this rank's elements, which no other rank has, and
+/// On all ranks, or on `receiver` alone, returns the bytes of a region, in the order of its slots,
+/// with the elements of all ranks. `own` has this rank's elements, which no other rank has, and
 /// zeros elsewhere. So adding all ranks' bytes as integers combines the bits, also where two ranks'
 /// elements lie in one word. Collective, blocking.
 at::Tensor united(ProcessGroup& group, const StateRegion& region, at::Tensor own,

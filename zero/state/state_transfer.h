@@ -45,8 +45,9 @@ class StateTransfer {
 
   // For an engine that is rebuilt: these move the old engine's state to the new one.
 
-  /// Returns this rank's atoms of the slots that `wants` selects, like save() under kSharded, and
-  /// on rank 0 also the numbers. Each element is on exactly one rank. Local.
+  /// Returns this rank's atoms of the slots that `wants` selects, like save() under kSharded, but
+  /// leaves out tensors that every rank has (kReplica). Rank 0 also gets the numbers that `wants`
+  /// selects. Each element is on exactly one rank. Local.
   StateDict take(const StreamedState::Wants& wants, const EngineCounters& counters) const;
   /// Like load(), but any entry may be missing in `state`, and entries that this run does not have
   /// are ignored. Collective.

@@ -63,8 +63,8 @@ class StreamedState {
   /// another memory order is read whole and converted, which takes temporary memory of twice its
   /// size. `partial`, equal on all ranks, says what else the source may lack.
   void load(StateSource& source, EngineCounters& counters, const PartialState& partial = {});
-  /// Like load() above, but throws in the name of `call`, takes `contents` from agree_to_load() and
-  /// overwrites the numbers in it.
+  /// Like load() above, but its errors name `call`, and `contents` is what agree_to_load() has
+  /// returned. Overwrites the numbers in `contents`.
   void load(const char* call, StateContents& contents, StateSource& source, const Fetch& fetch,
             EngineCounters& counters);
 

@@ -50,7 +50,7 @@ class CpuStepApplier final : public StepApplier {
   std::unique_ptr<CpuOptimizer> optimizer_;
   GradientClip clip_;
   std::unique_ptr<OffloadedGradients> offloaded_;   // null: gradients lie on the host
-  std::unique_ptr<UpdateInBackward> early_update_;  // null: step() updates
+  std::unique_ptr<UpdateInBackward> early_update_;  // null unless backward updates parameters
   std::unique_ptr<WholeTensorExchange> exchange_;   // null: all algorithms are elementwise
   std::optional<LossScaler> scaler_;
   StepVote vote_;

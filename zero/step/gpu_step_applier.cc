@@ -16,16 +16,16 @@ namespace tessera::internal {
 // A step depends on a few hundred 64-bit words: the sum of squares, counts of non-finite elements,
 // which parameters are used, whether a rank refuses, and a hash of everything that must be equal on
 // all ranks. Each rank writes its words on the device, one all_reduce adds them up, and a kernel
-// computes from the sums whether the step applies. Every device gets the same result, and the
-// kernels that follow change nothing if it does not apply. So the host queues a whole step without
+// computes from the sums whether the step applies. Every device gets the same result. If the step
+// does not apply, the kernels that follow change nothing. So the host queues a whole step without
 // knowing its result.
 // In the next step() the host reads copies of the result and of the words, which have long arrived.
 // If the step was refused, it also reads the other ranks' reports, which were sent through the host
-// channel in the meantime and contain the error texts that a hash cannot carry. Otherwise the
-// reports are not read (N ranks would make N * N requests to a store), except every 64th, after
-// which earlier reports can be deleted. Errors are those of a synchronous step, one step later. By
-// then no rank has applied anything of the refused step, and the host has run only the next step's
-// forward and backward, on parameters that did not change.
+// channel in the meantime and contain the error texts that a hash cannot carry. Otherwise it does
+// not read the reports (N ranks would make N * N requests to a store), except those of every 64th
+// step, so that earlier reports can be deleted. Errors are those of a synchronous step, one step
+// later. By then no rank has applied anything of the refused step, and the host has run only the
+// next step's forward and backward, on parameters that did not change.
 
 namespace {
 

@@ -23,8 +23,8 @@ class StepWeight {
   /// in fp16, the first call with a weight in a step is collective.
   void begin(std::optional<double> weight);
 
-  /// If `divides`, gradients of steps without weights are divided by the number of ranks that had a
-  /// loss, averaged over the step's backwards, instead of by the number of all ranks.
+  /// If `divides`, gradients of steps without weights are divided by the mean, over the step's
+  /// backwards, of the number of ranks that had a loss; otherwise by the number of all ranks.
   void divide_by_active(bool divides) {
     divides_by_active_ = divides;
     divides_step_ = divides_step_ || divides;

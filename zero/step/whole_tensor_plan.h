@@ -51,7 +51,7 @@ class WholeTensorPlan {
     int64_t numel;
     int64_t result = 0;  ///< its offset in the owner's results
     std::vector<Piece> pieces;
-    std::vector<int64_t> states;  ///< where each of its states begins in the owner's memory of them
+    std::vector<int64_t> states;  ///< where each of its states begins in the owner's state memory
 
     int64_t bytes(int64_t elements) const {
       return elements * static_cast<int64_t>(c10::elementSize(dtype));

@@ -2,8 +2,9 @@
 // commands, one per line:
 //
 //   run muon WIDTH N   times each of N updates, after an untimed one. Answers with one line of
-//                      JSON: the times, their shares for whole matrices, and how far values have
-//                      moved on average since the first update. Later commands cannot change WIDTH
+//                      JSON: the times, the part of each that whole matrices took, and how far
+//                      values have moved on average since the first update. Later commands cannot
+//                      change WIDTH
 //   quit               (or the end of input) ends it
 #include <iostream>
 #include <memory>

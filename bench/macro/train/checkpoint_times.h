@@ -20,7 +20,8 @@ class CheckpointTimes {
   ///   load   load_checkpoint() of the result of save
   ///   stall  Checkpoints::save() in the background after a step, until training may continue. The
   ///          second save is timed, which already has memory for its copy
-  ///   copy   one memcpy of as many bytes as this rank saves, between used buffers, after a step
+  ///   copy   after a step, one memcpy of as many bytes as this rank saves, between buffers that
+  ///          have been written before
   ///   write  writes as many bytes into a file of this rank, in blocks of 1 MiB, with an fsync
   ///
   /// Collective. Throws c10::Error for any other name.

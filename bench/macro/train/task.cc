@@ -37,7 +37,7 @@ const std::map<std::string, GptTask>& gpt_tasks() {
   return tasks;
 }
 
-/// Returns the file's tokens. Token i is made from bytes i and i + 1: their number modulo
+/// Returns the file's tokens. Token i is the number that bytes i and i + 1 form, modulo
 /// `vocabulary`.
 at::Tensor read_tokens(const std::string& path, int64_t vocabulary) {
   std::ifstream file(path, std::ios::binary);
@@ -58,7 +58,7 @@ Task make_gpt(const GptTask& task, const std::string& text, int rank, int world,
   auto model = std::make_shared<gpt::Gpt>(task.sizes);
   const at::Tensor tokens = read_tokens(text, task.sizes.vocabulary);
   const int64_t batch = task.batch, context = task.sizes.context;
-  const int64_t starts = tokens.numel() - 1 - context;  // as in bench/peers, which counts bytes
+  const int64_t starts = tokens.numel() - 1 - context;  // as many as in bench/peers
   const auto make_batch = [=](int64_t step) -> Batch {
     std::vector<at::Tensor> inputs, targets;
     for (int64_t sequence = 0; sequence < ranks * batch; ++sequence) {

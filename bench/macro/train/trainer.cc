@@ -178,7 +178,7 @@ std::unique_ptr<Trainer> make_trainer(const TrainerOptions& trainer_options, Tas
     return std::make_unique<Local>(std::move(task), trainer_options.dtype);
   }
   tessera::Options options = options_of(trainer_options);
-  if (options.strategy == tessera::Strategy::kZero3) options.wrap = task.wrap;  // others refuse one
+  if (options.strategy == tessera::Strategy::kZero3) options.wrap = task.wrap;  // others refuse it
   const std::string variant = variant_of(trainer_options.strategy);
   std::shared_ptr<tessera::CommHook> hook;
   if (variant == "-noop") hook = tessera::noop_hook();

@@ -39,7 +39,7 @@ struct TrainerOptions {
   /// all parameters: the floor of all comparisons), or ddp, zero1, zero2, zero3, zero3-keep,
   /// zero1-apart, zero2-apart, zero3-apart (a copy of the parameters per rank), zero2-in-backward,
   /// zero3-in-backward; gradients in other forms: ddp-weights, ddp-noop (a hook that sends
-  /// nothing), ddp-bf16, ddp-powersgd (from Tessera's third backward on); and on GPUs ddp-offload,
+  /// nothing), ddp-bf16, ddp-powersgd (compresses after two backwards); and on GPUs ddp-offload,
   /// zero1-offload, zero2-offload (the optimizer's state in the host's memory) and zero3-offload
   /// (parameters, too).
   std::string strategy;

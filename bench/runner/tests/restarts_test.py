@@ -27,7 +27,7 @@ class RestartsTest(unittest.TestCase):
         self.addCleanup(self.bench.journal.close)
 
     def run_with(self, mode: str) -> None:
-        """The suite, in which Tessera's job behaves so."""
+        """Runs the suite; Tessera's job behaves as `mode` says."""
 
         def command(_programs: registry.Programs, entry: Entry, *_: object) -> list[str]:
             return [sys.executable, _FAKE, mode if entry.name == "tessera zero3" else "well"]

@@ -134,8 +134,8 @@ class Call final : public Work {
     }
     return begin == Clock::time_point::max() ? Clock::duration::zero() : now - begin;
   }
-  /// Returns true once for each start of the clock: the first time that this is called when the
-  /// clock has reached `after`. Always returns false if `after` is 0.
+  /// Returns true at the first call after the clock has reached `after`, once for each start of the
+  /// clock. Always returns false if `after` is 0.
   bool is_to_be_reported(Clock::time_point now, std::chrono::milliseconds after) {
     if (is_reported_ || after.count() <= 0 || waited(now) < after) return false;
     return is_reported_ = true;

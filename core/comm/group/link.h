@@ -178,8 +178,8 @@ class Link {
   /// Warns that `call` has waited long for the `missing` ranks, and says where they were last seen.
   void report_wait(Call& call, const std::vector<int>& missing, Call::Clock::time_point now,
                    std::chrono::milliseconds timeout) const;
-  /// Returns how much longer than the time-out this rank waits for `rank`. In that time another
-  /// rank, which may know better which rank is missing, can name that rank first.
+  /// Returns how much longer than the time-out this rank waits for `rank`. Another rank may know
+  /// better which rank is missing. The extra time lets it name the missing rank first.
   virtual std::chrono::milliseconds extra_patience(int /*rank*/, const Call& /*call*/) const {
     return {};
   }
@@ -192,11 +192,11 @@ class Link {
   // group, fail_world() all groups made from one world.
   //
   // A call may end well on one rank although the group has failed. So the other ranks have kGrace
-  // to finish that call before they throw. After a failure of the group, this holds for the calls
-  // that the failure's author has finished (Failure::calls). After a failure of the world, it holds
-  // for the calls that the author has begun (Failure::author), or for all begun calls if the author
-  // is outside the group. All other calls, and all messages, throw at once. After a death no rank
-  // waits: a call ends well only if everything that it needs has arrived by then.
+  // to finish that call before they throw. After a failure of the group, they get this time for the
+  // calls that the failure's author has finished (Failure::calls). After a failure of the world,
+  // they get it for the calls that the author has begun (Failure::author), or for all begun calls
+  // if the author is outside the group. All other calls, and all messages, throw at once. After a
+  // death no rank waits: a call ends well only if everything that it needs has arrived by then.
 
   static constexpr auto kGrace = std::chrono::seconds(1);
 

@@ -505,9 +505,9 @@ void Member::note_awaited_for_callers(Call::Clock::time_point now) {
 }
 
 /// Notes in `wait` the call that this thread waits for, and the ranks that the call waits for. A
-/// collective cannot end before the oldest collective under way, so instead of `call` the oldest
-/// one is noted, and the ranks that it waits for. If the link has a thread, only that thread may
-/// read calls_, so `call` is noted with the ranks that the oldest one waits for.
+/// collective cannot end before the oldest collective under way, so the oldest one is noted instead
+/// of `call`, with the ranks that it waits for. If the link has a thread, only that thread may read
+/// calls_. Then `call` itself is noted, with the ranks that the oldest collective waits for.
 void Member::note_wait(Call& call, WaitReport& wait) noexcept try {
   std::vector<int> numbers;
   const auto note = [&](const Call& one) { wait.note(one.text(), name_, one.sequence(), numbers); };

@@ -33,10 +33,10 @@ namespace tessera::internal {
 /// each rank does its part, and the call is over when all ranks have done their parts.
 ///
 /// A rank does not block between these stages. Its calls are advanced either by a background thread
-/// or, under Lane::Mode::kInline, by the threads that make them: these advance all calls of the
-/// rank whenever they ask whether a call is over, and while they wait in any group of its world. So
-/// there a waiting rank does the parts for which other ranks wait, but a rank that computes for
-/// long does its parts late.
+/// or, under Lane::Mode::kInline, by the threads that make them. Those threads advance all calls of
+/// the rank whenever they ask whether a call is over, and while they wait in any group of the same
+/// world. So under kInline a waiting rank does the parts for which other ranks wait, but a rank
+/// that computes for long does its parts late.
 ///
 /// Calls end in order. A call begins when this rank has done its part in the previous call or, if
 /// the two calls share memory, when the previous call is over.
@@ -44,9 +44,9 @@ class Member : public std::enable_shared_from_this<Member> {
  public:
   using Patience = internal::Patience;
 
-  /// Pass `after_call` if this member is part of another group. That group makes its own calls with
-  /// this member, looks for late ranks, and records the program's calls. `after_call` is called, in
-  /// any thread, when a call of this member is over.
+  /// Pass `after_call` if this member is part of another group (hosts::HostSubgroups). That group
+  /// makes its own calls with this member, looks for late ranks, and records the program's calls.
+  /// `after_call` is called, in any thread, when a call of this member is over.
   Member(std::unique_ptr<Link> link, std::string name, Lane::Mode mode, Patience patience,
          std::function<void()> after_call = nullptr);
   ~Member();

@@ -51,7 +51,7 @@ class LoopbackGroup final : public ProcessGroup {
   void abort(std::string_view cause) noexcept override;
 
  private:
-  struct World;  // the cause of an abort(), shared by all groups made from one world
+  struct World;  // the first failure's cause, shared by all groups made from one world
   class OwnMemory;
 
   LoopbackGroup(std::string name, std::shared_ptr<World> world, std::shared_ptr<Device> device);

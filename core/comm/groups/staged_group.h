@@ -13,10 +13,11 @@ namespace tessera::internal {
 /// ranks can share one device. Results (to the bit), errors and the comparison of calls are those
 /// of `inner` for CPU tensors. For tests, and for GPUs without NCCL.
 ///
-/// Each collective blocks until the current stream has produced this rank's input, if it has any,
-/// runs on the CPU inside the call, and queues its result on the current stream. Staging is host
-/// memory that the device copies directly (Device::allocate_on_host), allocated for each call. A
-/// failure throws the same CommError on every rank. There are no windows and no shared buffers.
+/// If this rank gives input, a collective first blocks until the current stream has produced it.
+/// The collective then runs on the CPU inside the call, and queues its result on the current
+/// stream. Staging is host memory that the device copies directly (Device::allocate_on_host),
+/// allocated for each call. A failure throws the same CommError on every rank. There are no windows
+/// and no shared buffers.
 class StagedGroup final : public ForwardingGroup {
  public:
   /// `inner` is a group of CPU tensors; neither may be null.

@@ -17,8 +17,8 @@ class Unwinding {
 
   /// Returns the time at which is_by_own_error() first returned true on the calling thread since
   /// the thread last made a group; nullopt if it has not returned true since then. Failures of
-  /// ranks are ordered by this time, because peers could not know the error yet. The exception
-  /// itself may leave the program's code much later, after peers have failed because of it.
+  /// ranks are ordered by this time, because no peer can know the error before then. The exception
+  /// itself may leave the program's code much later, after peers have failed because of the error.
   static std::optional<std::chrono::steady_clock::time_point> began();
 
  private:

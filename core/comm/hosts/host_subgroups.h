@@ -38,8 +38,8 @@ class HostSubgroups {
   /// links, because the group itself looks for late ranks.
   HostSubgroups(Links links, HostLayout layout, const std::string& group,
                 Member::Patience patience);
-  /// Called when `flat` or `inside` has failed: fails the other links, all but `flat`, with
-  /// `cause`. Calls that have begun may still end well within Link::kGrace.
+  /// Called when `flat` or `inside` has failed. Fails all links but `flat` with `cause`, unless
+  /// they have failed already. Calls that have begun may still end well within Link::kGrace.
   void fail(const std::string& cause);
   /// Ends the calls under way.
   ~HostSubgroups();
@@ -62,8 +62,8 @@ class HostSubgroups {
   at::Tensor scratch(int64_t numel, at::ScalarType dtype) const {
     return inside->link().allocate(numel, dtype);
   }
-  /// Returns the ranks for which this rank's calls wait, by their numbers in the group, on all
-  /// links but `calls`.
+  /// Returns the ranks that this rank waits for on all links but `calls`. The ranks are numbered as
+  /// in the group.
   std::vector<AwaitedRank> awaited() const;
 };
 

@@ -18,10 +18,10 @@
 namespace tessera::internal::hosts {
 namespace {
 
-// How much longer than the time-out this rank waits for another rank before it fails the call. For
-// a rank of another host: so that the ranks of that host can name it first.
+// How much longer than the time-out this rank waits for another rank before it fails the call. If
+// that rank is on another host, the ranks of its host can name it first in this time.
 constexpr auto kForOtherHost = std::chrono::seconds(1);
-// For a rank of this host that is itself waiting: so that it can name the rank that it waits for.
+// If that rank is on this host and is itself waiting, it can name the rank that it waits for.
 constexpr auto kForWaiting = std::chrono::seconds(2);
 
 constexpr const char* kTag = "calls";

@@ -36,8 +36,8 @@ struct GroupSetting {
 /// for these ranks, then throw the same cause. A barrier is only this exchange.
 ///
 /// All ranks of a host must make their calls inside the host in the same order. So a collective is
-/// announced only once the previous one has handed its data to the links between hosts. Data that
-/// it got from other hosts is shared inside the host only once all earlier collectives have
+/// announced only once the previous one has handed its data to the links between hosts. Data that a
+/// collective got from other hosts is shared inside the host only once all earlier collectives have
 /// finished.
 std::unique_ptr<internal::Link> make_link(Links links, const std::string& group,
                                           GroupSetting setting);

@@ -34,15 +34,15 @@ struct ReadKey {
 /// wait for the fetch; later ranks copy the part from the ring. The oldest parts make room for new
 /// ones, even if some ranks have not read them yet. Ranks stay close to each other all the same,
 /// because a rank that has fallen back reads from memory while the others wait for the network. A
-/// rank reads from the other host itself if there is no room because all parts are being read or
-/// written, if the rank that fetches fails or takes longer than kPatience, or if a process that has
-/// ended holds the lock.
+/// rank bypasses the ring and reads from the other host if the ring has no room (for instance
+/// because the oldest part is still being read or written), if the rank that fetches fails or takes
+/// longer than kPatience, or if a process that has ended holds the lock.
 ///
 /// Two ranks never wait for each other's parts. A rank waits for a batch of reads in the order in
-/// which it started them. So if it waits for another rank's part before it completes its own, the
-/// other rank had claimed its part first. That cannot be true of both ranks. But a rank may fetch a
-/// part ahead and then wait in a collective for a rank that needs this part now. So a rank waits
-/// only kPatienceUnawaited for a part that the fetching rank does not itself wait for.
+/// which it started them. So if rank A waits for a part that B fetches before A completes a part of
+/// its own, then B claimed its part before A did. The reverse cannot be true as well. But a rank
+/// may fetch a part ahead and then wait in a collective for a rank that needs this part now. So a
+/// rank waits only kPatienceUnawaited for a part that the fetching rank does not itself wait for.
 class ReadCache {
  public:
   /// The most memory that the cache of a host takes.

@@ -106,9 +106,10 @@ CollectiveTask make_window(const HostSubgroups& subgroups, const GroupSetting& s
   const std::shared_ptr<Call> flat = subgroups.flat->start(made);
   co_yield CollectiveTask::Given();
   co_await flat;
-  // The cache gets room for four units: one that some ranks still read, one that the other ranks
-  // read, one that is arriving, and one that has been requested. In the cache a unit takes as many
-  // bytes as `own` for each rank of the other hosts.
+  // FSDP has a window for each unit, and `own` is a shard of the unit. The cache gets room for four
+  // units: one that some ranks still read, one that the other ranks read, one that is arriving, and
+  // one that has been requested. In the cache a unit takes as many bytes as `own` for each rank of
+  // the other hosts.
   constexpr int64_t kUnits = 4;
   const int64_t others = subgroups.layout.ranks() - subgroups.locals();
   setting.cache->reserve(kUnits * others * static_cast<int64_t>(own.nbytes()));

@@ -15,9 +15,9 @@
 
 namespace tessera::internal::hosts {
 
-/// A link of a new group. It is made by one of the two links of the group from which the new group
-/// is made: by `inside` or by `flat`. This type is not in the anonymous namespace, because a
-/// coroutine holds it.
+/// A link of a new group. It is made by `inside` or by `flat`: two groups if the new group is the
+/// world, otherwise two links of the group from which the new group is made. This type is not in
+/// the anonymous namespace, because a coroutine holds it.
 struct LinkPart {
   bool is_inside;          // true: made by `inside`; false: by `flat`
   std::vector<int> ranks;  // the ranks of this link, as numbered in the link that makes it

@@ -229,7 +229,7 @@ class Meeting::Admission {
   Transport& transport_;
   const MeetingOptions& options_;
   const Deadline end_;
-  std::map<int, Server::Member> numbers_;  // by rank, without this one: the Server's number for it
+  std::map<int, Server::Member> numbers_;  // the Server's number for each rank but this one
   std::map<Server::Member, Member> members_;
   // By rank, so that the conflict that is reported does not depend on who connects first.
   std::map<int, std::string> conflicts_;

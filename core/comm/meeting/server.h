@@ -57,7 +57,8 @@ class Server {
   void stop_listening();
 
   /// Local. Waits up to a second for the members to disconnect, because they may have a message to
-  /// read, and passes what they still send to `answer`. Then closes the remaining connections.
+  /// read. Meanwhile calls `answer` with each event that still arrives from them. Then closes the
+  /// remaining connections.
   void finish(const std::function<void(const Event&)>& answer);
 
   /// Returns how many connections were closed without a proof that they belong to the job.

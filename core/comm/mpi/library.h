@@ -8,10 +8,11 @@ namespace tessera::internal::mpi {
 
 using tessera::mpi::Calls;
 
-/// Local. Returns the functions of an MPI library. Opens the library, with global symbols because
-/// its own plugins expect that, and Tessera's module for the library's ABI; neither is ever closed.
-/// The error says which libraries were tried, where, why each failed, and what to do. The library
-/// is the first of these that applies; if it cannot be opened, the later ones are not tried:
+/// Local. Returns the functions of an MPI library. Opens the library and Tessera's module for the
+/// library's ABI; neither is ever closed. The library is opened with global symbols, because its
+/// own plugins expect that. The error says which libraries were tried, where, why each failed, and
+/// what to do. The library is the first of these that applies; if it cannot be opened, the later
+/// ones are not tried:
 /// - the MPI that the program has loaded already;
 /// - TESSERA_MPI: "openmpi", "mpich" (or any MPI of its ABI: Intel MPI, MVAPICH), or the path of a
 ///   libmpi;

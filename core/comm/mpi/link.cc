@@ -166,9 +166,9 @@ std::string Link::activity_of(int rank) const {
   return world().is_neighbour(number) ? process_activity(world().place(number).pid) : "";
 }
 
-/// Returns how many calls `rank` has finished, as far as this rank knows. Another rank reports how
-/// many calls it has finished only when it leaves. Until then this counts the calls that `rank` has
-/// begun and this rank has finished.
+/// Returns how many calls `rank` has finished, as far as this rank knows. Another rank reports this
+/// number only when it leaves. Until then this counts the calls that `rank` has begun and this rank
+/// has finished.
 int64_t Link::finished_by(int rank) const {
   if (has_left(rank)) return ranks_->told(rank).left_after;
   return rank == this->rank() ? finished_ : std::min(finished_, called_by(rank));

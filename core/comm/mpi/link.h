@@ -30,7 +30,7 @@ class Transfer : public internal::Transfer {
 /// process's progress thread (Progress) advances its calls. Sums have the same bits as those of the
 /// shm backend (Note [Traffic]). A read from a window is answered by the progress thread of the
 /// rank that owns the memory (Note [Windows over MPI]). There are no shared buffers. A group that
-/// reduces holds 8 MiB, or 32 KiB for each rank if that is more.
+/// reduces holds at most 8 MiB, or 32 KiB for each rank if that is more.
 class Link final : public internal::Link {
  public:
   explicit Link(std::shared_ptr<Ranks> ranks);

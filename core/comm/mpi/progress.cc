@@ -26,9 +26,9 @@ constexpr auto kShortSleep = std::chrono::microseconds(50);
 constexpr int kLongAfter = 2000;
 constexpr auto kLongSleep = std::chrono::milliseconds(1);
 // How the thread waits while this rank only serves reads of other ranks: it sleeps for kShortSleep
-// after each of the first kClump polls without a request, because requests come in clumps, and for
-// kRequestSleep after later ones. From the kLongAfter-th on it sleeps for kLongSleep. A poll costs
-// about 12 us of a core that may have other work; a late poll delays a reader.
+// after each of the first kClump polls without a request, because requests come in clumps. After
+// later polls it sleeps for kRequestSleep, and from the kLongAfter-th on for kLongSleep. A poll
+// costs about 12 us of a core that may have other work; a late poll delays a reader.
 constexpr int kClump = 40;
 constexpr auto kRequestSleep = std::chrono::microseconds(500);
 // How long the thread sleeps while nothing is expected.
@@ -138,8 +138,9 @@ void Progress::pause(int idle_rounds) {
 }
 
 /// Returns true if the thread may poll. If it gives way to the application, it may poll only while
-/// something is under way, other ranks may read, or this rank is leaving a group: the call for
-/// which the thread was woken may have finished already, and the application may be calling MPI.
+/// something is under way, other ranks may read, or this rank is leaving a group. Otherwise the
+/// call for which the thread was woken may have finished already, and the application may be
+/// calling MPI.
 bool Progress::has_to_look() const {
   return !gives_way() || std::any_of(worlds_.begin(), worlds_.end(), [](const auto& world) {
     return world->is_busy() || world->is_asked() || world->is_closing();

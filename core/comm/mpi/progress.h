@@ -17,8 +17,7 @@
 
 namespace tessera::internal::mpi {
 
-/// The cause with which a call fails if it is under way when the progress thread ends, or begins
-/// after that.
+/// Why calls fail if they are under way when the progress thread ends, or if they begin later.
 inline constexpr const char* kProcessEnds = "this process ends";
 
 /// The progress thread: the only thread of the process in which Tessera calls MPI, so
@@ -43,8 +42,8 @@ inline constexpr const char* kProcessEnds = "this process ends";
 ///
 /// An MPI that the application has initialised is finalised by the application. This thread leaves
 /// its worlds in mpi::leave(), or else in the application's MPI_Finalize. The thread ends when the
-/// process does (Note [End of the process]). If the application calls MPI_Finalize even later, the
-/// calling thread leaves the worlds.
+/// process does (Note [End of the process]). If the application calls MPI_Finalize only after this
+/// thread has ended, the calling thread leaves the worlds.
 class Progress {
  public:
   /// Returns the process's only Progress, which is never destroyed.

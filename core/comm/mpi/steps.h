@@ -35,11 +35,11 @@ class Round {
 
 // Note [Steps under way]
 // ~~~~~~~~~~~~~~~~~~~~~~
-// MPI asks the receiver before it sends a large message. Over TCP the request and the reply queue
-// after the data that is being sent, which takes a third of a second at 100 Mbit/s. So data goes in
-// pieces that MPI sends eagerly (Exchange::kUnaskedBytes), one to each peer in a step. Enough steps
-// are under way at a time to fill a link: as many as fit into kHeldBytes, but at least kLeastSteps
-// and at most kMostSteps.
+// MPI asks the receiver before it sends a large message. Over TCP, the request and then the reply
+// wait until the data before them has been sent, which takes a third of a second at 100 Mbit/s. So
+// data goes in pieces that MPI sends eagerly (Exchange::kUnaskedBytes), one to each peer in a step.
+// Enough steps are under way at a time to fill a link: as many as fit into kHeldBytes, but at least
+// kLeastSteps and at most kMostSteps.
 constexpr int64_t kMostSteps = 32;
 constexpr int64_t kLeastSteps = 4;
 constexpr int64_t kHeldBytes = int64_t{8} << 20;

@@ -38,8 +38,8 @@ static_assert(sizeof(ReadRequest) <= Envelope::kPayloadBytes);
 /// To read, a rank sends a request to the rank that owns the memory. The owner's progress thread
 /// answers while its other threads compute. The answer has small data inside; for larger data it
 /// has the tag of a message that the owner sends from the window's memory. The reader posts its
-/// receive only when it has the answer. So if a reader gives up before that, no data can arrive in
-/// its memory; data that comes after that is received into other memory and dropped. MPI's
+/// receive only when it has the answer. So if a reader gives up before the answer, no data can
+/// arrive in its memory; data that still comes is received into other memory and dropped. MPI's
 /// one-sided operations are not used, because an owner makes progress on them only inside other MPI
 /// calls, and they cannot be cancelled.
 ///

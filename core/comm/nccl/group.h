@@ -19,9 +19,10 @@ namespace tessera::internal::nccl {
 
 /// The group of ranks that communicate by NCCL, each on a device of its own. It differs from the
 /// contract of ProcessGroup:
-/// - Collectives run on the streams of two lanes (reductions and barriers on the reduce lane, all
-///   others, and messages, on the gather lane), after the work that was on the current stream at
-///   the time of the call. Work::wait() makes the current stream wait, not the calling thread.
+/// - Collectives run on the streams of two lanes: reductions and barriers on the reduce lane, other
+///   collectives and messages on the gather lane. They run after the work that was on the current
+///   stream at the time of the call. Work::wait() makes the current stream wait, not the calling
+///   thread.
 /// - Calls are not compared in advance, except those that go through the table (Note [Calls that do
 ///   not fit]).
 /// - Sums are NCCL's, in no defined order; kMin and kMax may lose NaN.

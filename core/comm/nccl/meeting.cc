@@ -98,8 +98,8 @@ class StoreGather final : public Work {
   /// Copies every rank's part into the output.
   void take_parts() {
     const std::vector<std::string> parts = take(*pending_, kHostChannel);
-    // All ranks have published their parts of this gather, so they have read all parts of earlier
-    // ones, and this rank's earlier keys can be erased.
+    // All ranks have published their parts of this gather, so no rank will read parts of earlier
+    // ones any more, and this rank's earlier keys can be erased.
     auto& keys = channel_->keys;
     for (; keys.size() > 1; keys.erase(keys.begin())) {
       pending_->world().options().table->erase(keys.front());

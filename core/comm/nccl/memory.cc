@@ -32,9 +32,9 @@ struct Block {
                                                     ends = std::move(ends),
                                                     communicators = std::move(communicators)] {
         try {
-          // NCCL makes the communicator's device current, and then the device that was current
-          // before. In a new thread that would be GPU 0, and making it current would create a
-          // context on it. So make this rank's device current first.
+          // Inside a call, NCCL makes the communicator's device current, and afterwards restores
+          // the device that was current before. In a new thread that device is GPU 0, and making it
+          // current would create a context on it. So make this rank's device current first.
           const c10::DeviceGuard here(world->options().device->torch_device());
           for (const auto& end : ends) end->synchronize();
           for (const auto& communicator : communicators) communicator->deregister_memory(data);

@@ -10,7 +10,7 @@
 namespace tessera::internal::nccl {
 
 /// A lane on a device: a communicator and a stream of its own, so that the work of one lane never
-/// queues behind the work of another.
+/// queues after the work of another.
 class StreamLane {
  public:
   StreamLane(std::shared_ptr<Device> device, std::shared_ptr<Communicator> communicator)

@@ -312,8 +312,8 @@ Cause explain_time_out(const Pending& pending, int64_t waited_ms,
 
 }  // namespace
 
-/// The answers of a group's ranks to an inquiry about one collective. `reports` is by rank, `asker`
-/// the rank that has asked first.
+/// The answers of a group's ranks to an inquiry about one collective. `reports` has them by rank.
+/// `asker` is the rank that has asked first.
 struct World::Answers {
   std::vector<Report> reports;
   int asker = -1;
@@ -386,8 +386,8 @@ Cause World::look_at_table() {
 
 /// Answers the first inquiry in the table. `inquiry` holds the rank that asks, the number of a
 /// collective, and its group. The answer says whether this rank has left the group, how many
-/// collectives it has begun there, and, if that is still recorded, which collective of this rank
-/// has that number.
+/// collectives it has begun there, and which collective of this rank has that number, if it is
+/// still recorded.
 void World::answer(const std::string& inquiry) {
   if (std::exchange(answered_, true)) return;
   const std::vector<std::string> parts = absl::StrSplit(inquiry, absl::MaxSplits(' ', 2));

@@ -52,7 +52,7 @@ struct WorldOptions {
 /// Why a world fails.
 struct Cause {
   std::string text;           ///< "" if it does not fail
-  int culprit = -1;           ///< the rank of the world that caused it; negative: this rank
+  int culprit = -1;           ///< the world rank of the rank that caused it; negative: this rank
   bool is_published = false;  ///< another rank has published it
 };
 
@@ -79,10 +79,10 @@ struct Cause {
 /// Note [Calls that do not fit]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~
 /// shm compares every call before it touches data. With NCCL a comparison would cost a round trip
-/// through the table and block the caller, where the launch itself costs microseconds. So, as in
-/// PyTorch, nothing is compared in advance: every rank keeps a record of its last calls, at a
-/// time-out the ranks exchange these records, and the error names the rank that is missing or the
-/// two calls that differ. Calls that go through the table anyway are compared at once: subgroup(),
+/// through the table and block the caller; the launch itself costs microseconds. So, as in PyTorch,
+/// nothing is compared in advance. Every rank keeps a record of its last calls; at a time-out the
+/// ranks exchange these records, and the error names the rank that is missing or the two calls that
+/// differ. Calls that go through the table anyway are compared at once: subgroup(),
 /// all_gather_on_host(), the first reduce_scatter() of a group, and making a window.
 class World : public std::enable_shared_from_this<World> {
  public:

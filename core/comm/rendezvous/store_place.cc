@@ -133,7 +133,7 @@ absl::StatusOr<std::unique_ptr<Listener>> StorePlace::open_listener() {
     return socket_called(hosts_.front()).listen({});
   }
   const bool is_anywhere = options_.agent_host.empty();
-  // With a program's store rank 0 listens at all addresses of its host: at "::" or, if there is no
+  // With a program's store, rank 0 listens at all addresses of its host: at "::" or, if there is no
   // IPv6, at "0.0.0.0".
   absl::StatusOr<TcpAddress> own =
       is_anywhere ? TcpAddress::resolve({"::", "0.0.0.0"}, 0)

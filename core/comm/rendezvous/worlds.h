@@ -27,15 +27,16 @@ std::shared_ptr<ProcessGroup> make_nccl_world(ProcessGroupOptions options,
                                               const Environment& environment);
 
 /// Makes a world on the CPUs of any number of hosts, which communicate by MPI; mpirun or srun has
-/// started the ranks. Throws c10::Error, on every rank, where there is no MPI, or where MPI's ranks
-/// are not those that the environment names.
+/// started the ranks. Throws c10::Error on a rank that finds no MPI, and on every rank if MPI's
+/// ranks are not those that the environment names.
 std::shared_ptr<Group> make_mpi_world(ProcessGroupOptions options, const Environment& environment);
 
 /// Makes a world on the CPUs of any number of hosts, in shared memory inside each host and by MPI
 /// between hosts; mpirun or srun has started the ranks. TESSERA_HOST, or else the kernel, tells
 /// hosts apart. If all ranks are on one host, makes a world in shared memory alone. If hosts have
-/// unequal numbers of ranks, or one rank each, uses MPI alone. Throws as make_mpi_world() does, and
-/// c10::Error on every rank if some host's ranks cannot share memory.
+/// unequal numbers of ranks, one rank each, or ranks whose numbers are not consecutive, uses MPI
+/// alone. Throws as make_mpi_world() does, and c10::Error on every rank if some host's ranks cannot
+/// share memory.
 std::shared_ptr<ProcessGroup> make_hosts_world(ProcessGroupOptions options,
                                                const Environment& environment);
 

@@ -115,8 +115,8 @@ class Link final : public internal::Link {
   char* staging();
   /// Notes that this rank has finished reading and writing for the call.
   void mark_done(int64_t sequence);
-  /// Like mark_done(), for a barrier. Rings no bells, because no rank waits for a barrier's end,
-  /// except to reuse the barrier's slot, ChannelSlot::kCalls calls later; that rank polls.
+  /// Like mark_done(), for a barrier. Rings no bells: a rank waits for a barrier's end only to
+  /// reuse the barrier's slot, ChannelSlot::kCalls calls later, and then polls.
   void note_done(int64_t sequence) {
     channel_.slot(rank_).done.store(sequence + 1, std::memory_order_release);
   }

@@ -57,8 +57,8 @@ class Segment : public std::enable_shared_from_this<Segment> {
   /// if the segment cannot be mapped, or if its descriptor now belongs to another file.
   static std::shared_ptr<Segment> open(const SharedRange& range);
 
-  /// Local. Maps the whole segment that `range` lies in so that writes stay with this process (copy
-  /// on write). Its creator must be alive. Throws as open() does.
+  /// Local. Maps the whole segment that `range` lies in, but writes stay with this process (copy on
+  /// write). The segment's creator must be alive. Throws as open() does.
   static std::shared_ptr<char> map_privately(const SharedRange& range);
 
   /// Local. Returns true if the process that created the segment no longer has its descriptor,

@@ -116,8 +116,8 @@ struct alignas(64) ChannelSlot {
   SharedRange outbox;
 };
 
-/// The shared state of a process group. `size` slots follow it in memory. Counters only grow. The
-/// rank whose counter is the last to reach a value that all ranks wait for rings all ranks' bells.
+/// The shared state of a process group. `size` slots follow it in memory. Counters only grow. If
+/// ranks wait until all counters have reached a value, the last rank to reach it rings all bells.
 struct alignas(64) Channel {
   const int32_t size;
   Poison poison;

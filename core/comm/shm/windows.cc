@@ -16,8 +16,8 @@
 namespace tessera::internal::shm {
 namespace {
 
-/// The ranks' parts of a window, each in a mapping of that rank's arena. Keeps the mappings and the
-/// pages with the failure state alive, but neither the link nor the world.
+/// The ranks' parts of a window, each in a mapping of that rank's arena. Keeps alive the mappings,
+/// and the pages with the failure state, but neither the link nor the world.
 class Memory final : public RemoteMemory {
  public:
   /// Requires that all ranks have posted `call`, a make_window(). Maps segments if necessary.
