@@ -101,8 +101,8 @@ class StateTable {
   /// From now on is_left_out() is also true for entries of a communication hook.
   void leave_out_comm_hook() { leaves_out_comm_hook_ = true; }
 
-  /// Returns true if the entry `name`, which is no slot, is to be ignored. For other such entries
-  /// unknown_entry() returns a line with the problem and the remedy.
+  /// `name` is an entry of a state that is not a slot. Returns true if it is to be ignored. If not,
+  /// the entry is an error, and unknown_entry() returns a line with the problem and the remedy.
   bool is_left_out(const std::string& name) const {
     return (leaves_out_frozen_ && is_of_frozen(name)) ||
            (leaves_out_comm_hook_ && is_of_comm_hook(name));

@@ -221,7 +221,7 @@ class Link {
   /// the first call does so.
   virtual void dump_flights(std::string_view /*cause*/) noexcept {}
 
-  // The end.
+  // How this rank leaves.
 
   /// Tells the waiting ranks that this rank makes no more calls. Any thread, unless the link has
   /// its own thread.
