@@ -123,11 +123,11 @@ def _short(name: str) -> str:
 # The table has the first rows that a run provides.
 _ROWS = (
     _step("A", "ddp", "DDP", "`ddp`, DDP"),
-    _step("A", "zero3", "FSDP2", "`zero3` with one copy per host, FSDP2"),
-    _step("A", "zero3-apart", "FSDP2", "`zero3` with a copy per rank, FSDP2"),
-    _step("C", "zero3-apart", "FSDP2", "`zero3` with a copy per rank, FSDP2"),
+    _step("A", "zero3", "FSDP2", "`zero3` with one shared copy, FSDP2"),
+    _step("A", "zero3-apart", "FSDP2", "`zero3` without a shared copy, FSDP2"),
+    _step("C", "zero3-apart", "FSDP2", "`zero3` without a shared copy, FSDP2"),
     _memory,
-    _step("C", "zero3", "FSDP2", "`zero3` with one copy per host, FSDP2"),
+    _step("C", "zero3", "FSDP2", "`zero3` with one shared copy, FSDP2"),
     _step("A", "zero2", "ZeRO", "`zero2`, ZeroRedundancyOptimizer"),
     _step("A", "zero1", "ZeRO", "`zero1`, ZeroRedundancyOptimizer"),
     _alone,

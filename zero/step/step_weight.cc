@@ -13,13 +13,14 @@ namespace tessera::internal {
 
 // Note [Weights]
 // A rank contributes its gradient g times its weight w. The gradient is multiplied as it is copied
-// into its unit's buffer, so that a loss in 16 bits does not round the weight and activations'
-// gradients do not overflow. The reduction divides by the number of ranks N, as without weights.
-// The weighted mean needs another factor, N / sum(w). It is known when all ranks have exchanged
-// their weights at the end of a backward, in an exchange that they make anyway. This factor enters
-// the norm and the factor of the update, as the loss scale does, and costs no pass over gradients.
-// Every rank computes it from the same numbers in the same order, under every strategy. For weights
-// of 1 and one backward the factor is 1, and the bits are the same as without weights.
+// into its unit's buffer. If the loss were multiplied instead, a 16-bit loss would round the
+// weight, and the gradients of activations could overflow. The reduction divides by the number of
+// ranks N, as without weights. The weighted mean needs another factor, N / sum(w). It is known when
+// all ranks have exchanged their weights at the end of a backward, in an exchange that they make
+// anyway. The norm and the update are multiplied by it, as by the inverse of the loss scale, so it
+// costs no pass over gradients. Every rank computes it from the same numbers in the same order,
+// under every strategy. For weights of 1 and one backward the factor is 1, and the bits are the
+// same as without weights.
 //
 // Where gradients are sent or summed in fp16, w * g might overflow. There ranks also exchange their
 // weights before the first backward of a step, and contribute (w / u) * g, where u is a power of

@@ -83,7 +83,7 @@ class ReproduceTest(unittest.TestCase):
         self.assertEqual(self.reproduce()[0], 0)
         for line in ("| `ddp`, DDP; 6.4 M parameters | 1.02 [1.01..1.03] | "
                      "1.15 [1.10..1.20], ddp, mmap_max 0 |",
-                     "| `zero3` with one copy per host, FSDP2; 6.4 M parameters | 0.94 [0.90..0.98] | "
+                     "| `zero3` with one shared copy, FSDP2; 6.4 M parameters | 0.94 [0.90..0.98] | "
                      "not measured |",
                      "2 cores (AMD EPYC)", "commit 9a6c791", "](runs/one/results.jsonl)",
                      "| all fits | `ddp` | 218 | 218 |", "| nothing fits | `zero3` | 18 | 45 |",
@@ -135,8 +135,8 @@ class ReproduceTest(unittest.TestCase):
                    ("pytorch fsdp2, mmap_threshold 1 MiB", 1047)))])
         self.assertEqual(self.reproduce("--run", str(self.root / "runs" / "two"))[0], 0)
         for line in ("<!-- numbers: make reproduce, from runs/two -->",
-                     "| `zero3` with a copy per rank, FSDP2; 6.4 M parameters | 1.21 [1.20..1.22] | 1.60, fsdp2 |",
-                     "| `zero3` with a copy per rank, FSDP2; 91 M parameters | 1.10 | not measured |",
+                     "| `zero3` without a shared copy, FSDP2; 6.4 M parameters | 1.21 [1.20..1.22] | 1.60, fsdp2 |",
+                     "| `zero3` without a shared copy, FSDP2; 91 M parameters | 1.10 | not measured |",
                      "| peak MiB per rank over idle, `zero3`, FSDP2; 91 M parameters | 962 | 2,493, fsdp2; "
                      "1,046, fsdp2, mmap_threshold 1 MiB |", "[memory](runs/two/memory.svg)"):
             self.assertIn(line, self.page())
