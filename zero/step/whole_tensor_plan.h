@@ -13,15 +13,15 @@
 
 namespace tessera::internal {
 
-/// How the parameters that are transformed as a whole are divided among ranks with one optimizer
-/// slice each: which rank owns which parameter, and where directions and results lie. Pure
+/// How the parameters that are transformed as a whole are divided among ranks, each of which has
+/// one optimizer slice: which rank owns which parameter, and where directions and results lie. Pure
 /// arithmetic, the same on all ranks.
 ///
 /// Each rank has memory for the directions of its pieces (and for the pieces' values if values
 /// travel, too), followed by memory for the whole results of the parameters that it owns. Offsets
-/// are in bytes and multiples of 64. The memory is equally large on all ranks. A rank that has all
-/// slices needs no more than room for its largest parameter. States that owners keep whole have
-/// separate memory.
+/// are in bytes and multiples of 64. The memory is equally large on all ranks. If one slice is
+/// the whole parameter, its rank only needs room for its largest parameter. States that owners keep
+/// whole have separate memory.
 class WholeTensorPlan {
  public:
   /// A parameter of the table, with its properties from WholeTensors.

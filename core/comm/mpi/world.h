@@ -66,7 +66,7 @@ class World : public std::enable_shared_from_this<World> {
   /// Fails the world with `cause`, cut to Envelope::kCauseBytes. `author`: see author_of_failure().
   /// Returns false, and changes nothing, if the world had failed before.
   bool set_failure(std::string_view cause, int author = -1);
-  /// Sets where ranks are, for messages.
+  /// Sets the place (host and process) of every rank, which error texts name.
   void set_places(std::vector<Place> places);
   /// Returns the place of `rank`, or {} if it is not known.
   Place place(int rank) const;
