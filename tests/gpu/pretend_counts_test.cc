@@ -2,7 +2,8 @@
 // model with GPT-2's 148 parameters in 7 buckets. Only fake GPUs count.
 //
 // Per step at world size 1: a copy per gradient into its bucket; four kernels per bucket, which
-// count non-finite elements, convert to fp32, add up squares and update; and 10 operations per step.
+// count non-finite elements, convert to fp32, add up squares and update; and 10 operations per
+// step.
 #include <memory>
 #include <string>
 #include <vector>
