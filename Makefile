@@ -36,8 +36,8 @@ help:
 	@echo 'make reproduce   make the figures and numbers of README from raw results (RUN=<folder>)'
 	@echo 'make test        build the library, programs and tests; run what each change must pass'
 	@echo 'make sanitize    the tests of core under the sanitizers (asan and ubsan, tsan)'
-	@echo 'make test-all    also what make test leaves out, every test under the sanitizers, the newest'
-	@echo '                 LibTorch, and faults that are put into the library and must be noticed'
+	@echo 'make test-all    also what make test leaves out, all test programs under the sanitizers,'
+	@echo '                 the newest LibTorch, and faults that are put into the library and must be noticed'
 	@echo 'make build       build all (build/release)'
 	@echo 'make durations   where the seconds of the last build and its tests went'
 	@echo 'make install     what programs need, and no more (PREFIX=<folder>)'
@@ -78,9 +78,10 @@ core-asan core-tsan: core-%: bootstrap
 	@$(call build,$*,core_test)
 	@$(call check,$*,-L '^core$$')
 
+# Without programs that the tests above run as one process per rank.
 all-asan all-tsan: all-%: bootstrap
 	@$(call build,$*,all everything)
-	@$(call check,$*,-C All -LE 'install|tree')
+	@$(call check,$*,-C All -LE 'install|tree|examples|bench|prove|chaos')
 
 # Faults are put into a copy of the tree. Its build folder has the same relative path as here, so
 # the compiler cache is used for files that have been compiled here.
