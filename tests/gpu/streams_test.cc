@@ -132,14 +132,15 @@ TEST(PretendStreams, EachWaitsForTheUpdatesThatItReads) {
       const at::Tensor parameter = net->parameters()[0];
       std::vector<at::Tensor> copies;
       std::vector<c10::Stream> streams;
-      for (int i = 0; i < 2; ++i) {
+      for (int i = 0; i < 3; ++i) {
         streams.push_back(stream_of_pool(world->device()));
         copies.push_back(at::zeros_like(parameter.detach()));
       }
 
       arm->is_armed = true;
       engine->step();
-      for (int i = 0; i < 2; ++i) {
+      for (int i = 0; i < 3; ++i) {
+        if (i == 2) engine->wait();  // only the current stream waits
         const c10::StreamGuard guard(streams[i]);
         copies[i].copy_(parameter.detach());
       }

@@ -113,24 +113,27 @@ void Backward::backward_failed() noexcept {
 
 // --- The user's calls ---
 
-void Backward::require_weights(const char* call, bool is_known_in_backward) const {
-  const std::string problem = option_against("backward with a weight", context_.parts.options);
-  TORCH_CHECK(problem.empty(), "[engine] ", problem);
+std::string Backward::problem_of_weights(bool is_known_in_backward) const {
+  std::string problem = option_against("backward with a weight", context_.parts.options);
+  if (!problem.empty()) return problem;
   // A SyncBatchNorm gets the weight from LossWeightScope, which applies to this thread only. On a
   // GPU backward runs on other threads.
   if (!is_known_in_backward || !context_.group.device().is_cpu()) {
     const std::string name = first_sync_batch_norm(*context_.persistent.model);
-    TORCH_CHECK(name.empty(), "[engine] ", call, ": got a weight on ",
-                context_.group.device().str(), " in a model with the SyncBatchNorm '", name,
-                "', which cannot know there how the ranks' losses count; multiply the losses by N "
-                "weight / (sum of all ranks' weights) and leave the weight out");
+    if (!name.empty()) {
+      return absl::StrCat(
+          "backward: got a weight on ", context_.group.device().str(),
+          " in a model with the SyncBatchNorm '", name,
+          "', which cannot know there how the ranks' losses count; multiply the losses by N weight "
+          "/ (sum of all ranks' weights) and leave the weight out");
+    }
   }
   const RegisteredHook& hook = context_.persistent.comm_hook;
-  TORCH_CHECK(
-      !hook.carries_gradients(), "[engine] backward: got a weight beside the communication hook '",
-      hook.hook()->name(),
-      "', which carries errors from steps of one sum of weights into steps of another; turn "
-      "its error feedback off, or use losses without weights");
+  if (!hook.carries_gradients()) return "";
+  return absl::StrCat(
+      "backward: got a weight beside the communication hook '", hook.hook()->name(),
+      "', which carries errors from steps of one sum of weights into steps of another; turn its "
+      "error feedback off, or use losses without weights");
 }
 
 at::Tensor Backward::scale(const at::Tensor& loss) {
@@ -154,7 +157,8 @@ void Backward::backward(const at::Tensor& loss, const BackwardOptions& options) 
               "[engine] backward: got an undefined loss, expected a tensor of one element; compute "
               "it, or say that it has no samples (weight 0)");
   if (!options.weight.has_value()) return differentiate(loss, options.retain_graph);
-  require_weights("backward", true);
+  const std::string refusal = problem_of_weights(/*is_known_in_backward=*/true);
+  TORCH_CHECK(refusal.empty(), "[engine] ", refusal);
   const std::string wrong = problem_of_weight(options.weight);
   TORCH_CHECK(wrong.empty() || *context_.persistent.no_sync_depth == 0, "[engine] rank ",
               context_.group.rank(), ": ", wrong);

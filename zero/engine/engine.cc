@@ -97,7 +97,6 @@ double Engine::loss_scale() const {
 void Engine::accumulate(const std::vector<NamedTensor>& gradients, std::optional<double> weight) {
   ShardedEngine& now = implementation_->get();
   now.require_usable();
-  if (weight.has_value()) now.backward.require_weights("accumulate", false);
   const at::NoGradGuard no_grad;
   now.context.streams.pass();
   const bool is_alone = now.backward.accumulates_alone();
@@ -110,6 +109,9 @@ void Engine::accumulate(const std::vector<NamedTensor>& gradients, std::optional
   const ParameterTable& table = now.parts().table;
   const GivenGradients given = given_gradients(table, gradients);
   if (problem.empty()) problem = given.problem;
+  if (problem.empty() && weight.has_value()) {
+    problem = now.backward.problem_of_weights(/*is_known_in_backward=*/false);
+  }
   if (problem.empty()) problem = problem_of_weight(weight);
   if (const std::optional<size_t> replaced = now.gradients.dot_grads().replaced();
       problem.empty() && replaced.has_value()) {

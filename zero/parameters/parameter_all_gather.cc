@@ -88,6 +88,7 @@ ParameterAllGather::~ParameterAllGather() {
 
 void ParameterAllGather::start(const std::vector<size_t>& units) {
   const UnobservedScope unobserved;
+  forget();
   const bool may_go_on = axes_.size() == 1 && !flat_.is_split() && group_.can().in_background;
   std::vector<AccessObserver::Watched> watched;
   for (const size_t unit : units) {
@@ -137,13 +138,13 @@ void ParameterAllGather::start(const std::vector<size_t>& units) {
 /// mutex.
 void ParameterAllGather::complete(Pending& pending) {
   if (pending.work == nullptr) return;
-  const UnobservedScope unobserved;
   std::shared_ptr<Work> work = pending.work;
   if (device_ == nullptr || work->is_completed()) {
     pending.work = nullptr;
   } else if (pending.is_awaited_here(device_.get())) {
     return;
   }
+  const UnobservedScope unobserved;
   try {
     work->wait();
     if (std::exchange(pending.is_permitted, true)) return;
@@ -162,9 +163,24 @@ void ParameterAllGather::finish() {
     const std::lock_guard lock(*mutex_);
     for (const auto& pending : pending_) complete(*pending);
     if (failure_.has_value()) throw CommError(*failure_);
+    // On a GPU other streams may still read units whose values have not arrived.
+    std::erase_if(pending_, [](const auto& pending) { return pending->work == nullptr; });
+    if (!pending_.empty()) return;
   }
   observer_.reset();  // not under the mutex, which the observer's targets lock
-  pending_.clear();
+}
+
+/// Ends what finish() has left, before the units get newer values.
+void ParameterAllGather::forget() {
+  {
+    const std::lock_guard lock(*mutex_);
+    for (const auto& pending : pending_) {
+      complete(*pending);
+      pending->work = nullptr;
+    }
+    pending_.clear();
+  }
+  observer_.reset();
 }
 
 }  // namespace tessera::internal

@@ -35,13 +35,15 @@ class ParameterAllGather {
   /// are under way.
   void start(const std::vector<size_t>& units);
 
-  /// Waits for all-gathers under way. Blocking. Throws CommError if one has failed, now or before.
+  /// Waits for all-gathers under way. Blocking; on a GPU only the current stream waits, and other
+  /// streams still do when they read a unit. Throws CommError if one has failed, now or before.
   void finish();
 
  private:
   class Pending;
 
   void complete(Pending& pending);
+  void forget();
 
   ProcessGroup& group_;
   const UnitPlan& plan_;

@@ -230,6 +230,7 @@ class Waiting final : public Work {
   bool is_completed() override {
     const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
     if (!lock.owns_lock()) return false;  // a thread is in wait()
+    if (is_unpinned_ && !is_over_) return own_fetch_ == nullptr || own_fetch_->is_completed();
     return is_over_ || entry_.state.load(std::memory_order_acquire) != kFetching;
   }
 

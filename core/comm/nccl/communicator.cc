@@ -60,12 +60,13 @@ bool Communicator::has_window(void* data) {
 }
 
 void Communicator::deregister_memory(void* data) {
+  const std::lock_guard<std::mutex> ending(ending_);
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (comm_ == nullptr) return;  // NCCL has deregistered it
   if (const auto node = registered_.extract(data)) deregister_locked(node.mapped());
 }
 
 void Communicator::deregister_locked(const Registered& registered) {
-  if (comm_ == nullptr) return;
   if (registered.buffer != nullptr) api_->comm_deregister(comm_, registered.buffer);
   if (registered.window != nullptr) api_->comm_window_deregister(comm_, registered.window);
 }
@@ -119,15 +120,17 @@ OpaqueComm* Communicator::take() {
 }
 
 void abort_together(const std::vector<std::shared_ptr<Communicator>>& communicators) {
-  std::vector<OpaqueComm*> gone;
-  for (const auto& communicator : communicators) {
-    if (OpaqueComm* const comm = communicator->take()) gone.push_back(comm);
-  }
-  if (gone.empty()) return;
+  if (communicators.empty()) return;
+  // NCCL deregisters the memory. registered_ stays, because NCCL may still write to it.
+  std::vector<std::unique_lock<std::mutex>> ending;
+  for (const auto& communicator : communicators) ending.emplace_back(communicator->ending_);
   const Api& api = communicators.front()->api();
   api.group_start();
-  // NCCL deregisters the memory. registered_ stays, because NCCL may still write to it.
-  for (OpaqueComm* const comm : gone) api.comm_abort(comm);
+  // The abort of a parent ends a split under way, which gives the child its NCCL communicator. So
+  // children, which come later, are taken after that.
+  for (const auto& communicator : communicators) {
+    if (OpaqueComm* const comm = communicator->take()) api.comm_abort(comm);
+  }
   api.group_end();
 }
 

@@ -46,7 +46,8 @@ class Communicator {
   std::optional<Result> register_memory(void* data, size_t bytes, Registration kind);
   /// Local. Returns true if NCCL has made the window. Valid once poll() has returned kSuccess.
   bool has_window(void* data);
-  /// Local. Undoes the registration. Finishing or aborting the communicator does so, too.
+  /// Local. Undoes the registration. Finishing or aborting the communicator does so, too; waits
+  /// while another thread aborts it, so that the memory may be freed afterwards.
   void deregister_memory(void* data);
 
   /// Returns the Result of function(OpaqueComm*), or nullopt if the communicator has been finished
@@ -90,6 +91,7 @@ class Communicator {
   const std::shared_ptr<const Api> api_;
   const std::string name_;
   const bool uses_copy_engines_;
+  std::mutex ending_;  // held during an abort; locked before mutex_
   std::mutex mutex_;
   OpaqueComm* comm_ = nullptr;
   bool is_finalized_ = false;
@@ -100,10 +102,11 @@ class Communicator {
   std::map<void*, Registered> registered_;
 };
 
-/// Local. Aborts pending operations of all `communicators` and destroys them. All are aborted in
-/// one group of NCCL calls: alone, an abort may wait for all work on the device, even for a
-/// collective of another communicator that hangs until it is aborted, too. No Communicator is
-/// locked meanwhile, so an abort that hangs hangs only the calling thread. May take long.
+/// Local. Aborts pending operations of all `communicators` and destroys them; a communicator that
+/// was split from another one comes after it. All are aborted in one group of NCCL calls: alone, an
+/// abort may wait for all work on the device, even for a collective of another communicator that
+/// hangs until it is aborted, too. Meanwhile calls do nothing and do not wait, except
+/// deregister_memory(). May take long.
 void abort_together(const std::vector<std::shared_ptr<Communicator>>& communicators);
 
 }  // namespace tessera::internal::nccl

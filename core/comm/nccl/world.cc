@@ -212,11 +212,9 @@ void World::take_down() {
     const bool is_late = Clock::now() >= gone->deadline;
     if (!is_failed() && (is_late || !has_pending(gone->group))) {
       std::erase_if(gone->communicators, [&](const std::shared_ptr<Communicator>& communicator) {
-        if (!is_late) {
-          const Communicator::End end = communicator->finish();
-          if (end != Communicator::End::kFailed) return end == Communicator::End::kDestroyed;
-        }
-        if (has_pending()) return false;
+        const Communicator::End end = communicator->finish();
+        if (end == Communicator::End::kDestroyed) return true;
+        if ((end == Communicator::End::kNotYet && !is_late) || has_pending()) return false;
         abort_together({communicator});
         return true;
       });

@@ -318,6 +318,8 @@ Result ncclCommDestroy(OpaqueComm* comm) {
 Result ncclCommAbort(OpaqueComm* comm) {
   std::unique_lock<std::mutex> lock(state().mutex);
   record("ncclCommAbort", comm);
+  comm->questions = 0;
+  advance(*comm);  // ends a split under way, if all ranks have come
   if (depth > 0) {
     queued_aborts.push_back(comm);
   } else {

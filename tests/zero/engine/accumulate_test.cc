@@ -323,9 +323,10 @@ TEST(AccumulateWeighted, IsRefusedBesideASyncBatchNormInTrainingMode) {
     const auto net = std::make_shared<NormNet>(world);
     const auto engine = parallelize(net, adamw(), {}, world);
     const Given gradients = {{"norm.weight", at::ones({4})}, {"norm.bias", at::ones({4})}};
+    if (world->rank() > 0) net->eval();
     EXPECT_THAT(message_of([&] { engine->accumulate(gradients, 2.0); }),
-                HasSubstr("accumulate: got a weight on cpu in a model with the SyncBatchNorm "
-                          "'norm', which cannot know there how the ranks' losses count"));
+                HasSubstr("[accumulate] rank 0: backward: got a weight on cpu in a model with the "
+                          "SyncBatchNorm 'norm', which cannot know there how the ranks' losses"));
     net->eval();
     engine->accumulate(gradients, 1.0 + world->rank());
     EXPECT_TRUE(engine->step().committed);
