@@ -1,6 +1,8 @@
 // Failures: one cause, on every rank, and never a hang.
 #include <atomic>
 #include <cstdlib>
+#include <future>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -242,6 +244,25 @@ TEST_F(NcclFailures, AGroupThatIsLeftIsNotAbortedBesideACallInFlight) {
         wait_for_failure(*group);
       });
   EXPECT_THAT(errors, Each(HasSubstr("rank 1 has had enough")));
+}
+
+// NCCL gives a communicator to the child of a split even if its parent is aborted meanwhile.
+TEST_F(NcclFailures, ASplitUnderWayLeavesNoCommunicator) {
+  std::promise<std::shared_ptr<Group>> of_rank_0;
+  std::thread aborting([&] {
+    const std::shared_ptr<Group> group = of_rank_0.get_future().get();
+    while (count_calls("ncclCommSplit") < 4) std::this_thread::yield();  // two made the world
+    group->abort("no more");
+  });
+  const auto errors =
+      run_nccl_ranks_expecting_errors(2, [&](const std::shared_ptr<Group>& group, HostDevice&) {
+        group->barrier();
+        fake().set_questions_before_launch(std::numeric_limits<int>::max());
+        if (group->rank() == 0) of_rank_0.set_value(group);
+        duplicate(*group, "part");
+      });
+  aborting.join();
+  EXPECT_THAT(errors, Each(HasSubstr("no more")));
 }
 
 TEST(NcclCommunicator, ACallBesideAnAbortThatHangsDoesNotHang) {
