@@ -44,7 +44,8 @@ struct SafetensorsHeader {
   absl::StatusOr<std::string> to_bytes() const;
 
   /// Returns the length of the JSON, which the first 8 bytes of a file contain. InvalidArgument if
-  /// a file of `file_bytes` bytes cannot have JSON of that length, so that nothing is allocated.
+  /// it is above kMaxJsonBytes or too long for a file of `file_bytes` bytes, so that nothing is
+  /// allocated.
   static absl::StatusOr<int64_t> json_bytes(std::string_view first_bytes, int64_t file_bytes);
   /// Parses the header `json` of a file with `data_bytes` after it. InvalidArgument says what is
   /// wrong: "got X, expected Y".

@@ -34,9 +34,10 @@ class AverageInUse {
   enum class Inside : uint8_t { kRefused, kAllowed, kEnds };
   /// Called first in the collective call `call`, on all ranks. Inside a scope it is collective and
   /// blocking: it ends the average if on every rank `inside` is kEnds or the scope was dropped. It
-  /// throws c10::Error on every rank in four cases: that condition holds on some ranks only;
-  /// `inside` is kRefused on a rank that is still in its scope; a scope of ParameterAccess is open
-  /// where the average would end; or a parameter was written in the average that it ends.
+  /// refuses the call (c10::Error on every rank; the average stays) in three cases: that condition
+  /// holds on some ranks only; `inside` is kRefused on a rank that is still in its scope; or a
+  /// scope of ParameterAccess is open where the average would end. If a parameter was written in
+  /// the average that it ends, it throws, too, but the average has ended.
   void leave(const char* call, Inside inside);
 
  private:

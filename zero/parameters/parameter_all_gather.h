@@ -20,7 +20,7 @@ namespace tessera::internal {
 /// communication runs beside computation and units are resident, the all-gather continues after the
 /// step. An operator that reads a unit whose values have not arrived waits for them; any other
 /// access throws. On a GPU not the operator waits but its stream, and so does each further stream
-/// that reads the unit.
+/// that reads the unit; once the first stream waits, other accesses throw no more.
 class ParameterAllGather {
  public:
   /// For degrees with o > p. References must outlive it. Collective: makes subgroups where the

@@ -19,9 +19,9 @@ namespace tessera::internal {
 ///
 /// Each rank has memory for the directions of its pieces (and for the pieces' values if values
 /// travel, too), followed by memory for the whole results of the parameters that it owns. Offsets
-/// are in bytes and multiples of 64. The memory is equally large on all ranks. If one slice is
-/// the whole parameter, its rank only needs room for its largest parameter. States that owners keep
-/// whole have separate memory.
+/// are in bytes and multiples of 64. The memory is equally large on all ranks. A rank that has all
+/// slices (a group of one) only needs room for its largest parameter, and scratch memory. States
+/// that owners keep whole have separate memory.
 class WholeTensorPlan {
  public:
   /// A parameter of the table, with its properties from WholeTensors.

@@ -16,9 +16,9 @@ namespace tessera::internal::nccl {
 
 /// One NCCL communicator of this rank, made with blocking=0: no call waits for a peer, and poll()
 /// says when an operation has finished. Thread-safe: one thread may issue operations while another
-/// polls for errors and finishes or aborts the communicator. After finish() or abort_together(),
-/// calls do nothing. The owner must call one of the two; the destructor does not, because both may
-/// take long.
+/// polls for errors and finishes or aborts the communicator. Once finish() has returned kDestroyed,
+/// or after abort_together(), calls do nothing. The owner must bring about one of the two; the
+/// destructor does not, because both may take long.
 class Communicator {
  public:
   /// `name` appears in NCCL's logs. `uses_copy_engines`: all-gathers in windows use copy engines.
@@ -102,8 +102,8 @@ class Communicator {
   std::map<void*, Registered> registered_;
 };
 
-/// Local. Aborts pending operations of all `communicators` and destroys them; a communicator that
-/// was split from another one comes after it. All are aborted in one group of NCCL calls: alone, an
+/// Local. Aborts pending operations of all `communicators` and destroys them; if a split is under
+/// way, its child comes after its parent. All are aborted in one group of NCCL calls: alone, an
 /// abort may wait for all work on the device, even for a collective of another communicator that
 /// hangs until it is aborted, too. Meanwhile calls do nothing and do not wait, except
 /// deregister_memory(). May take long.

@@ -178,12 +178,14 @@ void World::drop() {
   std::list<std::shared_ptr<Pending>> pending;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    communicators.swap(communicators_);
+    // First those of destroyed groups: one of them may be the parent of a split under way.
     for (Leaving& gone : leaving_) {
       communicators.insert(communicators.end(), gone.communicators.begin(),
                            gone.communicators.end());
       gone.communicators.clear();
     }
+    communicators.insert(communicators.end(), communicators_.begin(), communicators_.end());
+    communicators_.clear();
     pending.swap(pending_);
   }
   abort_together(communicators);
@@ -199,7 +201,8 @@ bool World::has_pending(std::string_view group) {
 }
 
 /// Tells the table that groups of this rank are gone. Finishes their communicators as far as
-/// possible now; at the time-out, or after an error, aborts them. In a failed world drop() does.
+/// possible now; at the time-out, or after an error, aborts them once no call of the world is in
+/// flight. In a failed world drop() does.
 void World::take_down() {
   std::list<Leaving> leaving;
   {
