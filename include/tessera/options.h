@@ -156,8 +156,8 @@ struct Options {
   /// log2(k) - 1 more reduced gradients (memory_formula.h). Needs CPUs, powers of two for N and k,
   /// and the same number of intra-op threads on all ranks. An error with loss_scale, buffers other
   /// than kOnce, a gradient_divide_factor that is no power of two, parameters in fp16, gradients
-  /// that are not both sent and summed in fp32, or both in fp64 (precision), and a model with
-  /// running statistics that ignores_buffers does not ignore.
+  /// that are not both sent and summed in fp32, or both in fp64 (precision), and a model with a
+  /// SyncBatchNorm, or with running statistics that ignores_buffers does not ignore.
   Reproducible reproducible = Reproducible::kOneWorldSize;
 
   /// The dtypes of parameters, gradients and masters.
@@ -214,15 +214,15 @@ struct Options {
   /// If true, updates each unit inside backward, as soon as its gradient is reduced, so that
   /// reduced gradients need no persistent memory. Results are the same to the bit. Restrictions:
   /// every backward must be followed by step(), which all-gathers the updates and counts the step;
-  /// between that backward and the step(), a second backward, no_sync(), zero_grad() and reading
-  /// parameters are errors; recomputation must not use a module twice in one backward.
-  /// Hyper-parameters are those at the first gradient of a backward; step() throws if they have
-  /// changed since. A non-finite gradient never reaches a parameter, but other updates of that step
-  /// are applied: step() throws on every rank, and the engine can be used again only after
-  /// load_state_dict() of an earlier state. After an exception inside backward it cannot be used at
-  /// all. An error unless gradients and optimizer state are both split over all ranks (zero2,
-  /// zero3); also on a GPU, and with max_grad_norm, max_grad_norm_by_group, max_grad_value, another
-  /// grad_norm_type than 2, loss_scale, ask_non_finite, offload or NonFinite::kSkip.
+  /// no backward may be inside no_sync(); between that backward and the step(), a second backward,
+  /// zero_grad() and reading parameters are errors; recomputation must not use a module twice in
+  /// one backward. Hyper-parameters are those at the first gradient of a backward; step() throws if
+  /// they have changed since. A non-finite gradient never reaches a parameter, but other updates of
+  /// that step are applied: step() throws on every rank, and the engine can be used again only
+  /// after load_state_dict() of an earlier state. After an exception inside backward it cannot be
+  /// used at all. An error unless gradients and optimizer state are both split over all ranks
+  /// (zero2, zero3); also on a GPU, and with max_grad_norm, max_grad_norm_by_group, max_grad_value,
+  /// another grad_norm_type than 2, loss_scale, ask_non_finite, offload or NonFinite::kSkip.
   bool optimizer_in_backward = false;
 
   /// Limits on the bytes of parameters per bucket, in the order in which backward is expected to

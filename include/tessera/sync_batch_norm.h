@@ -48,8 +48,8 @@ namespace tessera::nn {
 /// Throws c10::Error if the input has another number of dimensions or channels (on this rank), if
 /// all batches together have fewer than two values per channel (on all ranks), when backward is
 /// differentiated again (create_graph), and in a backward with weight 0 (BackwardOptions::weight)
-/// if this rank's batch is not empty. Semantics of torch.nn.SyncBatchNorm, which has no C++
-/// counterpart.
+/// if the input needs a gradient and this rank's batch is not empty (on this rank). Semantics of
+/// torch.nn.SyncBatchNorm, which has no C++ counterpart.
 template <size_t D, typename Derived>
 class SyncBatchNormImplBase
     : public torch::nn::NormImplBase<D, Derived, torch::nn::BatchNormOptions> {

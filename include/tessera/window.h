@@ -40,12 +40,12 @@ class Window {
   /// Local. Copies elements [begin, begin + to.numel()) of rank `rank`'s buffer into `to` (1-d,
   /// contiguous, on the CPU, of the window's dtype; its memory may lie anywhere). If ranks share
   /// memory, the copy is made in the call, else before Work::wait() returns: several reads started
-  /// before the first wait cost one round trip. Until the copy is made nobody else may use `to`'s
-  /// memory; the Work keeps it alive, and so does a transfer that continues after a failure. `tag`
-  /// names the unit in errors and traces. A `version` other than kUnversioned promises that all
-  /// reads of one range with that version find equal values, whichever rank reads and when, so that
-  /// the ranks of a host may share one read. Throws c10::Error if the window has no such rank or
-  /// range, or if `to` is not as described. The call or wait() throws CommError (op "read", no
+  /// before the first wait cost one round trip. Until wait() has returned nobody else may use
+  /// `to`'s memory; the Work keeps it alive, and so does a transfer that continues after a failure.
+  /// `tag` names the unit in errors and traces. A `version` other than kUnversioned promises that
+  /// all reads of one range with that version find equal values, whichever rank reads and when, so
+  /// that the ranks of a host may share one read. Throws c10::Error if the window has no such rank
+  /// or range, or if `to` is not as described. The call or wait() throws CommError (op "read", no
   /// sequence) if the group or its world has failed (even after the group is destroyed), or if the
   /// owner has left or does not answer within the group's time-out.
   virtual std::shared_ptr<Work> start_read(int rank, int64_t begin, const at::Tensor& to,
