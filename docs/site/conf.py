@@ -1,4 +1,4 @@
-"""Makes the site of README.md, docs/ and the public headers with Sphinx; build.sh runs it.
+"""Makes the site of README.md, docs/, tests/README.md and the public headers with Sphinx; build.sh runs it.
 
 The pages are the files of the tree themselves, where they lie, so that their links to each other hold.
 A header is shown as what Doxygen read in it, another source file as its text.
@@ -23,7 +23,7 @@ def _links(page):
     return list(dict.fromkeys(str(target.relative_to(ROOT)) for target in targets if target.is_file()))
 
 
-PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md"))]
+PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md")), "tests/README.md"]
 HEADERS = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("include/tessera/*.h"))
 SOURCES = sorted({link for page in PAGES for link in _links(page) if link.endswith((".cc", ".h"))} - {*HEADERS})
 
@@ -73,6 +73,8 @@ def _navigation(page):
         below += [header for header in HEADERS if header not in below]
     if page == "docs/benchmarks/README.md":
         below = [other for other in PAGES if re.fullmatch(r"docs/benchmarks/[^/]+/.*", other)]
+    if page == "docs/testing.md":
+        below = ["tests/README.md"]
     return _toctree(below) if below else ""
 
 
