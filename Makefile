@@ -78,7 +78,7 @@ core-asan core-tsan: core-%: bootstrap
 	@$(call build,$*,core_test)
 	@$(call check,$*,-L '^core$$')
 
-# Without programs that the tests above run as one process per rank.
+# Leaves out examples and benchmarks: they run the code of the test programs, one rank per process.
 all-asan all-tsan: all-%: bootstrap
 	@$(call build,$*,all everything)
 	@$(call check,$*,-C All -LE 'install|tree|examples|bench|prove|chaos')

@@ -1,5 +1,5 @@
 // What the engine adds to a plain step on a GPU: operations issued, and waits of the host, for a
-// model with GPT-2's 148 parameters in 7 buckets. Only fake GPUs count.
+// model with GPT-2's 148 parameters in some seven buckets. Only fake GPUs count.
 //
 // Per step at world size 1: a copy per gradient into its bucket; four kernels per bucket, which
 // count non-finite elements, convert to fp32, add up squares and update; and 10 operations per

@@ -75,9 +75,9 @@ void AverageInUse::leave(const char* call, Inside inside) {
                                 ": called inside begin_average(), where the model is the average "
                                 "of its weights; call end() of its scope first")),
         "inside begin_average");
-    if (std::all_of(answers.begin(), answers.end(),
-                    [](const auto& text) { return text[0] == 's'; }))
-      return;
+    const bool all_stay = std::all_of(answers.begin(), answers.end(),
+                                      [](const auto& text) { return text.starts_with('s'); });
+    if (all_stay) return;
     for (std::string& text : answers) text.erase(0, 1);
     if (std::string text = refusal_text(answers, "engine"); !text.empty()) {
       throw ErrorOnAllRanks(std::move(text));

@@ -113,7 +113,7 @@ void Backward::backward_failed() noexcept {
 
 // --- The user's calls ---
 
-std::string Backward::problem_of_weights(bool is_known_in_backward) const {
+std::string Backward::refusal_of_weights(bool is_known_in_backward) const {
   std::string problem = option_against("backward with a weight", context_.parts.options);
   if (!problem.empty()) return problem;
   // A SyncBatchNorm gets the weight from LossWeightScope, which applies to this thread only. On a
@@ -157,7 +157,7 @@ void Backward::backward(const at::Tensor& loss, const BackwardOptions& options) 
               "[engine] backward: got an undefined loss, expected a tensor of one element; compute "
               "it, or say that it has no samples (weight 0)");
   if (!options.weight.has_value()) return differentiate(loss, options.retain_graph);
-  const std::string refusal = problem_of_weights(/*is_known_in_backward=*/true);
+  const std::string refusal = refusal_of_weights(/*is_known_in_backward=*/true);
   TORCH_CHECK(refusal.empty(), "[engine] ", refusal);
   const std::string wrong = problem_of_weight(options.weight);
   TORCH_CHECK(wrong.empty() || *context_.persistent.no_sync_depth == 0, "[engine] rank ",

@@ -60,7 +60,7 @@ class Backward final : private GradientSink, private BackwardListener {
   /// Returns why losses may not have weights in this engine, or "" if they may. Ranks may differ in
   /// that if their modules differ in training mode. `is_known_in_backward`: the weight was known
   /// when the gradients were computed.
-  std::string problem_of_weights(bool is_known_in_backward) const;
+  std::string refusal_of_weights(bool is_known_in_backward) const;
   /// Forgets the write to a parameter that the last backward found. Called by step(), which looks
   /// for writes itself.
   void forget_writes() { written_.clear(); }

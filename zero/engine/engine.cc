@@ -110,7 +110,7 @@ void Engine::accumulate(const std::vector<NamedTensor>& gradients, std::optional
   const GivenGradients given = given_gradients(table, gradients);
   if (problem.empty()) problem = given.problem;
   if (problem.empty() && weight.has_value()) {
-    problem = now.backward.problem_of_weights(/*is_known_in_backward=*/false);
+    problem = now.backward.refusal_of_weights(/*is_known_in_backward=*/false);
   }
   if (problem.empty()) problem = problem_of_weight(weight);
   if (const std::optional<size_t> replaced = now.gradients.dot_grads().replaced();

@@ -25,19 +25,18 @@ class ParameterAllGather::Pending final : public AccessTarget, public AccessTarg
   }
   void unpin(Use) noexcept override {}
 
-  /// Returns true if the calling thread's current stream waits for the values already; if not, it
-  /// counts as waiting from now on. Always false on a CPU, where the thread itself waits.
-  bool is_awaited_here(Device* device) {
-    if (device == nullptr) return false;
-    void* const stream = device->current_stream()->handle();
-    if (std::find(streams_.begin(), streams_.end(), stream) != streams_.end()) return true;
+  /// Notes that the calling thread's current stream waits for the values. Returns false if that was
+  /// noted before.
+  bool add_waiting_stream(Device& device) {
+    void* const stream = device.current_stream()->handle();
+    if (std::find(streams_.begin(), streams_.end(), stream) != streams_.end()) return false;
     streams_.push_back(stream);
-    return false;
+    return true;
   }
 
   const size_t unit;
   std::shared_ptr<Work> work;  // null when the values have arrived or never will
-  bool is_permitted = false;   // operators may read the unit: somebody waits for its values
+  bool is_permitted = false;   // the unit is no longer forbidden: a thread or stream waits
 
  private:
   std::vector<void*> streams_;  // handles of the streams that wait for the values
@@ -141,7 +140,7 @@ void ParameterAllGather::complete(Pending& pending) {
   std::shared_ptr<Work> work = pending.work;
   if (device_ == nullptr || work->is_completed()) {
     pending.work = nullptr;
-  } else if (pending.is_awaited_here(device_.get())) {
+  } else if (!pending.add_waiting_stream(*device_)) {
     return;
   }
   const UnobservedScope unobserved;

@@ -50,6 +50,7 @@ class ParameterAllGather {
   const SliceMap& slices_;
   FlatParameters& flat_;
   Trace* trace_;
+  const std::shared_ptr<Device> device_;  // of the parameters; null on a CPU
   struct Axis {
     ProcessGroup* group;
     std::shared_ptr<ProcessGroup> owned;  // null: the engine's own group
@@ -64,7 +65,6 @@ class ParameterAllGather {
   std::vector<std::shared_ptr<Pending>> pending_;
   std::optional<CommError> failure_;
   std::unique_ptr<AccessObserver> observer_;
-  const std::shared_ptr<Device> device_;  // of the parameters; null on a CPU
 };
 
 }  // namespace tessera::internal

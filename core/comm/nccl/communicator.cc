@@ -119,15 +119,15 @@ OpaqueComm* Communicator::take() {
   return std::exchange(comm_, nullptr);
 }
 
-void abort_together(const std::vector<std::shared_ptr<Communicator>>& communicators) {
+void Communicator::abort_together(const std::vector<std::shared_ptr<Communicator>>& communicators) {
   if (communicators.empty()) return;
-  // NCCL deregisters the memory. registered_ stays, because NCCL may still write to it.
   std::vector<std::unique_lock<std::mutex>> ending;
   for (const auto& communicator : communicators) ending.emplace_back(communicator->ending_);
   const Api& api = communicators.front()->api();
   api.group_start();
   // The abort of a parent ends a split under way, which gives the child its NCCL communicator. So
-  // children, which come later, are taken after that.
+  // children, which come later, are taken after that. NCCL deregisters the memory; registered_
+  // stays, because NCCL may still write to it.
   for (const auto& communicator : communicators) {
     if (OpaqueComm* const comm = communicator->take()) api.comm_abort(comm);
   }

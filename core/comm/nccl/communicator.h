@@ -75,9 +75,14 @@ class Communicator {
   /// flight on it. Does not wait for that.
   End finish();
 
- private:
-  friend void abort_together(const std::vector<std::shared_ptr<Communicator>>& communicators);
+  /// Local. Aborts pending operations of all `communicators` and destroys them; if a split is under
+  /// way, its child comes after its parent. All are aborted in one group of NCCL calls: alone, an
+  /// abort may wait for all work on the device, even for a collective of another communicator that
+  /// hangs until it is aborted, too. Meanwhile calls do nothing and do not wait, except
+  /// deregister_memory(). May take long.
+  static void abort_together(const std::vector<std::shared_ptr<Communicator>>& communicators);
 
+ private:
   struct Registered {
     void* buffer = nullptr;
     OpaqueWindow* window = nullptr;  // NCCL writes this after the call has returned
@@ -101,12 +106,5 @@ class Communicator {
   OpaqueComm* split_off_ = nullptr;
   std::map<void*, Registered> registered_;
 };
-
-/// Local. Aborts pending operations of all `communicators` and destroys them; if a split is under
-/// way, its child comes after its parent. All are aborted in one group of NCCL calls: alone, an
-/// abort may wait for all work on the device, even for a collective of another communicator that
-/// hangs until it is aborted, too. Meanwhile calls do nothing and do not wait, except
-/// deregister_memory(). May take long.
-void abort_together(const std::vector<std::shared_ptr<Communicator>>& communicators);
 
 }  // namespace tessera::internal::nccl

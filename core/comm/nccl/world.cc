@@ -188,7 +188,7 @@ void World::drop() {
     communicators_.clear();
     pending.swap(pending_);
   }
-  abort_together(communicators);
+  Communicator::abort_together(communicators);
 }
 
 /// Returns true if a call of `group`, or of any group if `group` is empty, is in flight on the
@@ -218,7 +218,7 @@ void World::take_down() {
         const Communicator::End end = communicator->finish();
         if (end == Communicator::End::kDestroyed) return true;
         if ((end == Communicator::End::kNotYet && !is_late) || has_pending()) return false;
-        abort_together({communicator});
+        Communicator::abort_together({communicator});
         return true;
       });
     }

@@ -70,11 +70,11 @@ struct Cause {
 /// published is not reported to the launcher again. A cause that is proposed while the process ends
 /// is still published. Only the watch thread destroys and aborts communicators, so an NCCL call
 /// that hangs there hangs no other thread. An abort may wait for all work on the device
-/// (abort_together()). So the communicators of a failed world are aborted together, and while a
-/// world goes on none is aborted beside a call in flight: if that call hung, the thread that has to
-/// notice it would wait for it. No thread joins the watch thread. It ends when the last group and
-/// the last communicator are destroyed, or when the process ends (Note [End of the process]);
-/// communicators that remain then are left alone.
+/// (Communicator::abort_together()). So the communicators of a failed world are aborted together,
+/// and while a world goes on none is aborted beside a call in flight: if that call hung, the thread
+/// that has to notice it would wait for it. No thread joins the watch thread. It ends when the last
+/// group and the last communicator are destroyed, or when the process ends (Note [End of the
+/// process]); communicators that remain then are left alone.
 ///
 /// Note [Calls that do not fit]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~

@@ -60,9 +60,12 @@ class Control final : public FakeNccl {
     const std::lock_guard<std::mutex> lock(state().mutex);
     state().questions = count;
   }
-  void hold() override { set_held(true, false); }
-  void hold_aborts() override { set_held(false, true); }
-  void release() override { set_held(false, false); }
+  void hold() override { set(true, &State::held); }
+  void hold_aborts() override { set(true, &State::aborts_held); }
+  void release() override {
+    set(false, &State::held);
+    set(false, &State::aborts_held);
+  }
   void fail(const std::string& communicator, int rank, int result) override {
     const std::lock_guard<std::mutex> lock(state().mutex);
     state().broken[{communicator, rank}] = static_cast<Result>(result);
@@ -73,10 +76,9 @@ class Control final : public FakeNccl {
   }
 
  private:
-  static void set_held(bool kernels, bool aborts) {
+  static void set(bool on, bool State::*held) {
     const std::lock_guard<std::mutex> lock(state().mutex);
-    state().held = kernels;
-    state().aborts_held = aborts;
+    state().*held = on;
     state().changed.notify_all();
   }
 };

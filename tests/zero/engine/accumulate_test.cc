@@ -11,7 +11,6 @@
 
 #include <torch/torch.h>
 
-#include "tessera/sync_batch_norm.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/given_gradients.h"
 #include "tessera/tests/support/message_of.h"
@@ -309,16 +308,8 @@ TEST(AccumulateUpdating, ASecondCallBeforeStepIsRefusedOnAllRanks) {
   });
 }
 
-/// The sum of the squares overflows. How many ranks' parts do depends on the configuration, but no
-/// configuration applies such a step.
 // The backward that computed the gradients has mixed the ranks' losses without their weights.
 TEST(AccumulateWeighted, IsRefusedBesideASyncBatchNormInTrainingMode) {
-  struct NormNet : torch::nn::Module {
-    explicit NormNet(const std::shared_ptr<ProcessGroup>& group) {
-      norm = register_module("norm", tessera::nn::SyncBatchNorm1d(4, group));
-    }
-    tessera::nn::SyncBatchNorm1d norm{nullptr};
-  };
   run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
     const auto net = std::make_shared<NormNet>(world);
     const auto engine = parallelize(net, adamw(), {}, world);
@@ -333,6 +324,8 @@ TEST(AccumulateWeighted, IsRefusedBesideASyncBatchNormInTrainingMode) {
   });
 }
 
+/// The sum of the squares overflows. How many ranks' parts do depends on the configuration, but no
+/// configuration applies such a step.
 TEST(AccumulateTooLarge, ANormThatIsNotFiniteIsRefusedUnderEveryConfiguration) {
   for (const int size : {1, 2, 3}) {
     for (const Configuration& configuration : spanning_configurations(size)) {

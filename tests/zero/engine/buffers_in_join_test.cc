@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tessera/sync_batch_norm.h"
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/zero/engine/engine_fixture.h"
 
@@ -92,12 +91,6 @@ TEST(BufferMeansInJoin, AreOverRanksThatHaveBatches) {
 }
 
 TEST(BufferMeansInJoin, SyncBatchNormIsRefusedByName) {
-  struct NormNet : torch::nn::Module {
-    explicit NormNet(const std::shared_ptr<ProcessGroup>& group) {
-      norm = register_module("norm", tessera::nn::SyncBatchNorm1d(4, group));
-    }
-    tessera::nn::SyncBatchNorm1d norm{nullptr};
-  };
   run_ranks(3, [&](const std::shared_ptr<ProcessGroup>& world) {
     auto net = std::make_shared<NormNet>(world);
     const auto engine = parallelize(net, adamw(), {}, world);

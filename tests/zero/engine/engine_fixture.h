@@ -11,6 +11,7 @@
 #include <torch/torch.h>
 
 #include "tessera/parallelize.h"
+#include "tessera/sync_batch_norm.h"
 #include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/engine_rank.h"
 #include "tessera/tests/support/rank_threads.h"
@@ -31,6 +32,14 @@ inline at::Tensor loss_on(Net& net, int rank, int step) {
   return loss_of(net, batch_of(subject("OddMlp"), at::kDouble, schedule, moment, 0), moment,
                  schedule);
 }
+
+/// A SyncBatchNorm of four channels.
+struct NormNet : torch::nn::Module {
+  explicit NormNet(const std::shared_ptr<ProcessGroup>& group) {
+    norm = register_module("norm", tessera::nn::SyncBatchNorm1d(4, group));
+  }
+  tessera::nn::SyncBatchNorm1d norm{nullptr};
+};
 
 /// A rank with a model of two layers of odd sizes.
 struct OddRank : EngineRank<Net> {

@@ -274,7 +274,7 @@ TEST(NcclCommunicator, ACallBesideAnAbortThatHangsDoesNotHang) {
   communicator->init(1, 0, id);
   ASSERT_EQ(communicator->poll(), nccl::Result::kSuccess);
   fake().hold_aborts();
-  std::thread aborting([&] { nccl::abort_together({communicator}); });
+  std::thread aborting([&] { nccl::Communicator::abort_together({communicator}); });
   while (fake().live_communicators() > 0) std::this_thread::yield();
   EXPECT_EQ(communicator->call([](nccl::OpaqueComm*) { return nccl::Result::kSuccess; }),
             std::nullopt);

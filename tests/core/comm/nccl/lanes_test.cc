@@ -197,7 +197,7 @@ TEST_F(NcclLanes, ControlAnEventRecordedAtOnceIsTooEarly) {
     while (!event->is_done()) {
     }
     EXPECT_EQ(to.sum().item<float>(), 0.0f);
-    nccl::abort_together({communicator});
+    nccl::Communicator::abort_together({communicator});
   });
 }
 
