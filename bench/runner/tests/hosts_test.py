@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -242,7 +243,9 @@ class LaunchedTest(unittest.TestCase):
 
 class TwoHostsTest(unittest.TestCase):
     def test_where_they_cannot_be_made_the_suite_is_not_run(self) -> None:
-        with mock.patch.object(os, "geteuid", lambda: 1000), self.assertRaisesRegex(NotRun, "need root"):
+        with (mock.patch.object(shutil, "which", lambda name: f"/usr/bin/{name}"),
+              mock.patch.object(os, "geteuid", lambda: 1000),
+              self.assertRaisesRegex(NotRun, "need root")):
             two_hosts.TwoHosts()
         environment = {**os.environ, "PATH": "/nonexistent"}
         done = subprocess.run([sys.executable, "-B", "-m", "bench.runner", "--suite", "hosts"], cwd=_ROOT,
