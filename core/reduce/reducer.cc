@@ -224,12 +224,13 @@ void Reducer::note_sent(int64_t bytes) const {
   if (setting_.times != nullptr && setting_.times->is_sampling()) setting_.times->add_bytes(bytes);
 }
 
-/// On a device: makes the current stream wait for all reductions except the last one. The host does
-/// not know when they are complete. So what follows (gathers, reuse of memory) depends on the order
-/// of launches alone, which is the same on all ranks; and at most two units, three with replicas,
-/// hold gradients that are not reduced.
+/// On a device: makes the current stream wait for all reductions except the last ones, whose number
+/// is one less than Setting::units_in_reduction. The host does not know when they are complete. So
+/// what follows (gathers, reuse of memory) depends on the order of launches alone, which is the
+/// same on all ranks; and at most units_in_reduction() units hold gradients that are not reduced.
 void Reducer::retire_behind_last() {
-  for (auto reduction = in_flight_.begin(); reduction + 1 < in_flight_.end();) {
+  const int may_go_on = setting_.units_in_reduction - 1;
+  for (auto reduction = in_flight_.begin(); in_flight_.end() - reduction > may_go_on;) {
     const bool is_done = advance(*reduction, Wait::kOneCollective);
     reduction = is_done ? in_flight_.erase(reduction) : reduction + 1;
   }
@@ -280,8 +281,8 @@ bool Reducer::advance(InFlight& reduction, Wait wait) {
 }
 
 int Reducer::units_in_reduction() const {
-  if (group_.can().completes_on_host) return setting_.units_in_reduction;
-  return 1 + communicator_.stages(GradientCommunicator::Level::kMicroStep);
+  const int stages = communicator_.stages(GradientCommunicator::Level::kMicroStep);
+  return setting_.units_in_reduction + (group_.can().completes_on_host ? 0 : stages - 1);
 }
 
 void Reducer::retire(Wait wait) {

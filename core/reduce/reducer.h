@@ -70,7 +70,7 @@ class Reducer {
     /// If true, reductions follow the order of the first backward (ReductionOrder), else the plan's
     /// order. Under Agreement::kInStep they always follow the plan's.
     bool learns_order = true;
-    /// Options::units_in_reduction. Ignored on a device; see Reducer::units_in_reduction().
+    /// Options::units_in_reduction.
     int units_in_reduction = 1;
     /// Records the time of communication; may be null.
     StepTimes* times = nullptr;

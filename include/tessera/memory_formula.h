@@ -79,10 +79,10 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting);
 /// Returns the most bytes per rank that training holds at once: memory_formula() plus pooled
 /// gradient buffers. For each communication dtype there are two pools, one for root units and one
 /// for all other units. Each has buffers of the size of its largest unit. Their number is
-/// setting.units_in_reduction, or the number of the pool's units if that is less. On a CPU
-/// setting.units_in_reduction is Options::units_in_reduction; on a GPU it is two, or three where
-/// gradients are gathered over replicas after the reduction. There is no pool under zero1, nor
-/// under ddp with one micro-step and sums in the communication dtype.
+/// setting.units_in_reduction, or the number of the pool's units if that is less. That is
+/// Options::units_in_reduction, and one more on a GPU where gradients are gathered over replicas
+/// after the reduction. There is no pool under zero1, nor under ddp with one micro-step and sums in
+/// the communication dtype.
 ///
 /// If units are updated in backward, adds one slice of the largest unit whose gradients are sent in
 /// another dtype than its masters have. The slice counts with its bytes in the masters' dtype.

@@ -247,8 +247,9 @@ struct Options {
   /// Precision::communication differs from its Precision::reduce). A gradient of a further unit
   /// waits. Each of these units takes a gradient buffer as large as the largest unit. With two, a
   /// rank can compute while the other ranks or the network lag by one unit. Range [1, 1024]. Unset:
-  /// one if collectives run inside the calls, two if they run beside computation. An error with
-  /// zero1, whose units have a buffer each, and on a GPU, where the order of the streams decides.
+  /// one if collectives run inside the calls, two if they run beside computation. On a GPU a hybrid
+  /// that gathers reduced gradients over replicas has one more. An error with zero1, whose units
+  /// have a buffer each.
   std::optional<int> units_in_reduction = {};
 
   /// If true, gathers the unit that is expected next while the current unit computes: in a thread,

@@ -1,9 +1,14 @@
 // The engine's memory on a GPU is as predicted by the formula.
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include "tessera/tests/gpu/gpu_worlds.h"
+#include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/training.h"
 
 namespace tessera::internal::testing {
@@ -43,6 +48,34 @@ TEST_P(MemoryOnGpu, IsWhatTheFormulaSays) {
   };
   train_on_threads(subject("DeepMlp"), at::kFloat, configuration, schedule, world, options,
                    over_nccl());
+}
+
+/// The stream waits for a reduction only when its buffer is needed, so each buffer more lets one
+/// more reduction run beside backward.
+TEST(UnitsInReductionOnGpu, AreAsManyAsTheOptionSaysAndChangeNoBits) {
+  const int world = std::min(most_rank_threads(), 3);
+  if (world < 2) GTEST_SKIP() << "needs 2 GPUs";
+  Schedule schedule;
+  schedule.bucket_bytes = 1 << 10;
+  std::vector<int64_t> peaks;
+  std::vector<Outcome> outcomes;
+  for (const int units : {1, 2, 4}) {
+    std::atomic<int64_t> peak{0};
+    TrainOptions options;
+    options.adjust = [&](Options& adjusted) { adjusted.units_in_reduction = units; };
+    options.after_step = [&](Engine& engine, int) {
+      const int64_t now = engine.memory().peak()[MemoryClass::kGradientBuffers];
+      EXPECT_LE(now, predicted_peak_memory(engine, 1)[MemoryClass::kGradientBuffers]);
+      peak = now;
+    };
+    outcomes.push_back(train_on_threads(subject("DeepMlp"), at::kFloat,
+                                        configuration_of(Strategy::kZero2), schedule, world,
+                                        options, over_nccl()));
+    peaks.push_back(peak);
+  }
+  EXPECT_LT(peaks[0], peaks[1]);
+  EXPECT_LT(peaks[1], peaks[2]);
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(bit_differences(outcome, outcomes[0]), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(
