@@ -133,10 +133,8 @@ void GatheredUnits::add(size_t index, const Parts& parts, WindowSource::SecondSh
 void GatheredUnits::watch(const FlatParameters& flat) {
   std::vector<AccessObserver::Watched> watched;
   for (const auto& unit : units_) {
-    const FreeableBuffer& full = flat.full(unit->index());
-    for (size_t part = 0; part < full.size(); ++part) {
-      watched.push_back({full.storage(part), {shared_from_this(), unit.get()}});
-    }
+    const std::shared_ptr<AccessTarget> target(shared_from_this(), unit.get());
+    for (auto& storage : flat.watched(unit->index(), target)) watched.push_back(std::move(storage));
   }
   observer_ = std::make_unique<AccessObserver>(std::move(watched));
 }

@@ -89,6 +89,15 @@ _FAULTS = (
     Fault("wrong_group", "zero/step/gradient_clip.cc",
           "clipping_.group(plan_[unit].parameters[segment.parameter])",
           "clipping_.group(segment.parameter)"),
+    # An operator runs while its parameters' units are not pinned, so others may free them.
+    Fault("unpinned_operator", "core/access/access_observer.cc",
+          "    pins_.emplace_back(&target->pin(use), use);",
+          "    target->pin(use).unpin(use);", ("fsdp_test", "core_test")),
+    # Operators inside operators are not seen.
+    Fault("unseen_nested_operators", "core/access/access_observer.cc",
+          "  constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kAccessKey);\n",
+          "  constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kAccessKey);\n"
+          "  const c10::impl::ExcludeDispatchKeyGuard unseen(kAccessKey);\n", ("core_test",)),
     # State is written as if every piece were at the start of its tensor.
     Fault("state_begins_at_zero", "zero/state/streamed_state.cc",
           "if (entry.has_value()) sink.write(*entry, part.range.begin, part.values.cpu());",

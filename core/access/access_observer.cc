@@ -7,39 +7,49 @@
 #include <cstddef>
 #include <mutex>
 #include <optional>
-#include <string_view>
 #include <unordered_map>
 #include <utility>
 
-#include <ATen/core/function_schema.h>
 #include <ATen/record_function.h>
 #include <absl/container/flat_hash_map.h>
 #include <c10/util/SmallVector.h>
+#include <torch/library.h>
 
+#include "tessera/core/access/access_key.h"
 #include "tessera/core/access/global_callback.h"
+#include "tessera/core/access/operator_traits.h"
 
 namespace tessera::internal {
 
 // Note [Access observer]
-// LibTorch calls a global RecordFunction callback at the start and the end of every operator, on
-// the thread that runs it, with the operator's inputs. At the start the callback makes a
-// parameter's memory ready, at the end it releases it. This works for any model, in forward,
-// backward and recomputation, for TorchScript and for operators inside at::parallel_for, because
-// all of them use the dispatcher. An access that bypasses the dispatcher (a raw pointer, a fused
-// kernel, RecordFunctionGuard(false)) throws: Note [Throwing storage].
+// Before an operator runs, the observer makes the memory of the parameters that it uses ready; when
+// it has ended, the observer releases them. There are two ways to notice an operator.
 //
-// An operator's pins last until its end callback, so operators nested in it cannot free memory that
-// it uses. Every operator reads the set of watched storages, which changes rarely. So each thread
-// keeps a reference to an immutable map, and compares one atomic number to see whether there is a
-// newer map. The map owns its targets, and so does each operator that has pinned a target: an
-// observer may be destroyed while other threads are between lookup and pin, or between start and
-// end.
+// By a key: a parameter carries a dispatch key (access_key.h), and so does every view of it.
+// LibTorch calls the key's kernel instead of an operator that has such a tensor among its
+// arguments. The kernel pins the targets, runs the operator below the key, and unpins. Operators
+// without such a tensor cost nothing. Operators nested in one that the kernel runs are noticed too:
+// they may use a parameter that is no argument of the outer one (a custom operator that captured
+// it, a backward inside an operator), or write one although the outer schema says that it is read.
+// This works for any model, in forward, backward and recomputation, for TorchScript and in
+// at::parallel_for, because all of them use the dispatcher.
 //
-// The callback also runs for operators that read no parameter, and for a unit that is whole it only
-// counts the access. So it must cost little: a thread's cache of operators takes one comparison, a
-// filter rejects most storages that are not watched, and pins reuse memory of the thread. Most of
-// the cost is LibTorch's (boxing the inputs, calling back), and only at::disableCallback would save
-// it. The callback stays enabled even while every unit is whole, because it also detects writes
+// By a callback: aliases that a model made before parallelize share the parameter's storage but
+// carry no key. While a storage that has such aliases is watched, LibTorch calls a global
+// RecordFunction callback for every operator of the process, nested ones included, which looks for
+// watched storages among its inputs.
+//
+// An access that bypasses both (a raw pointer, a fused kernel, a tensor that set_() makes of the
+// storage) throws: Note [Throwing storage].
+//
+// An operator's pins last until it has ended, so operators nested in it cannot free memory that it
+// uses. Every operator that is noticed reads the set of watched storages, which changes rarely. So
+// each thread keeps a reference to an immutable map, and compares one atomic number to see whether
+// there is a newer map. The map owns its targets, and so does each operator that has pinned a
+// target: an observer may be destroyed while other threads are between lookup and pin, or between
+// start and end.
+//
+// Accesses are noticed even while every unit is whole, because the observer also detects writes
 // outside modify_parameters(), which version counters do not always show (a write through .data
 // leaves them unchanged).
 
@@ -89,109 +99,6 @@ class Targets {
   const Origin origin_;
 };
 
-/// Properties of an operator: those in its schema, and writes that the schema of some operators
-/// hides.
-struct OperatorTraits {
-  static constexpr uint8_t kAlways = 255;
-
-  bool makes_views = false;     // all results are views, and the operator itself reads nothing
-  uint64_t written_inputs = 0;  // a bit per argument; arguments after the first 64 count as read
-  uint64_t statistics = 0;      // a bit per argument that holds running statistics
-  // The index of the argument that says whether the call writes statistics; kAlways: every call
-  // does.
-  uint8_t when = kAlways;
-
-  /// Returns which arguments an operator's call writes, a bit per argument. `inputs`: the
-  /// arguments.
-  uint64_t written_by(c10::ArrayRef<const c10::IValue> inputs) const {
-    if (statistics == 0) return written_inputs;
-    const bool writes =
-        when == kAlways || when >= inputs.size() || !inputs[when].isBool() || inputs[when].toBool();
-    return writes ? written_inputs | statistics : written_inputs;
-  }
-};
-
-/// Batch and instance normalisation write running statistics, although most of their schemas do not
-/// declare it. The test HiddenWrites calls every operator that has such arguments.
-void find_statistics(const c10::FunctionSchema& schema, OperatorTraits& traits) {
-  const std::string& name = schema.name();
-  // The first name also matches batch_norm_gather_stats_with_counts.
-  const bool gathers = name.find("batch_norm_gather_stats") != std::string::npos ||
-                       name.find("batch_norm_update_stats") != std::string::npos;
-  uint64_t statistics = 0;
-  bool has_condition = false;
-  const auto& arguments = schema.arguments();
-  for (size_t i = 0; i < arguments.size() && i < 64; ++i) {
-    const std::string& argument = arguments[i].name();
-    if (argument == "running_mean" || argument == "running_var") {
-      statistics |= uint64_t{1} << i;
-    } else if (argument == "training" || argument == "train" || argument == "use_input_stats") {
-      traits.when = static_cast<uint8_t>(i);
-      has_condition = true;
-    }
-  }
-  // Functional variants return the statistics instead of writing them.
-  const bool reads =
-      name.find("backward") != std::string::npos || name.find("functional") != std::string::npos;
-  if (!gathers && (!has_condition || reads)) return;
-  traits.statistics = statistics;
-  // Some schemas declare the write for every call, although evaluation does not write.
-  traits.written_inputs &= ~statistics;
-}
-
-OperatorTraits traits_of(const c10::FunctionSchema& schema) {
-  OperatorTraits traits;
-  const auto& arguments = schema.arguments();
-  for (size_t i = 0; i < arguments.size() && i < 64; ++i) {
-    const auto* alias = arguments[i].alias_info();
-    if (alias != nullptr && alias->isWrite()) traits.written_inputs |= uint64_t{1} << i;
-  }
-  find_statistics(schema, traits);
-  traits.makes_views =
-      traits.written_inputs == 0 && traits.statistics == 0 && !schema.returns().empty();
-  for (const auto& result : schema.returns()) {
-    if (result.alias_info() == nullptr) traits.makes_views = false;
-  }
-  return traits;
-}
-
-/// An operator that a thread ran lately, in a table indexed by a hash of the name's address.
-struct RecentOperator {
-  const char* name = nullptr;
-  OperatorTraits traits;
-};
-constexpr size_t kRecentOperators = 256;
-constinit thread_local std::array<RecentOperator, kRecentOperators> recent_operators{};
-
-/// Returns the operator's traits, and stores them in `recent`. Makes them from the schema only once
-/// per thread, because LibTorch copies a schema to return it; after that they come from a cache,
-/// which finds them by the address of the name. A registered operator's name keeps its address for
-/// as long as the operator is registered.
-OperatorTraits look_up_traits(const at::RecordFunction& function, RecentOperator& recent) {
-  thread_local std::unordered_map<const void*, OperatorTraits> known;
-  const char* const name = function.name();
-  auto found = known.find(name);
-  if (found == known.end()) {
-    const auto schema = function.operator_schema();
-    if (!schema.has_value()) {
-      // A record without a schema is either autograd's second record of detach or a range that the
-      // user marks. Nothing is cached for it, because the cache finds names by address, and the
-      // address of a user's name may later hold another name.
-      return {.makes_views = std::string_view(name) == "detach"};
-    }
-    found = known.emplace(name, traits_of(*schema)).first;
-  }
-  recent = {name, found->second};
-  return found->second;
-}
-
-OperatorTraits traits_of(const at::RecordFunction& function) {
-  const auto address = reinterpret_cast<uintptr_t>(function.name());
-  RecentOperator& recent = recent_operators[((address >> 4) ^ (address >> 12)) % kRecentOperators];
-  if (recent.name == function.name()) return recent.traits;
-  return look_up_traits(function, recent);
-}
-
 /// An immutable copy of the set of watched storages, in use until the set changes.
 struct Snapshot {
   explicit Snapshot(size_t count) : targets(count) {}
@@ -228,23 +135,43 @@ class Registry {
   /// because every operator increments it, and a shared count would move between the threads'
   /// caches.
   const std::shared_ptr<const Snapshot>& now() {
-    thread_local std::shared_ptr<const Snapshot> seen;
-    thread_local uint64_t seen_version = 0;
-    if (seen_version != version_.load(std::memory_order_acquire)) {
-      std::shared_ptr<const Snapshot> present;
-      {
-        const std::lock_guard lock(mutex_);
-        present = snapshot_;
-        seen_version = version_.load(std::memory_order_relaxed);
-      }
-      const Snapshot* const address = present.get();
-      seen.reset(address, [owner = std::move(present)](const Snapshot*) {});
-    }
-    return seen;
+    if (seen_.version != version_.load(std::memory_order_acquire)) look_again();
+    return *seen_.snapshot;
   }
 
  private:
   using Entries = std::unordered_map<const c10::StorageImpl*, AccessObserver::Watched>;
+
+  /// What a thread has seen. A thread_local object of the user that was made earlier may read
+  /// parameters in its destructor. So the pointer is not destroyed with the thread's objects but
+  /// deleted by one of them, and made anew after that.
+  struct Seen {
+    std::shared_ptr<const Snapshot>* snapshot;
+    uint64_t version;
+
+    void reset() {
+      delete std::exchange(snapshot, nullptr);
+      version = 0;
+    }
+  };
+  static constinit thread_local Seen seen_;
+
+  void look_again() {
+    struct AtThreadEnd {
+      ~AtThreadEnd() { seen_.reset(); }
+    };
+    thread_local const AtThreadEnd at_thread_end;
+    static_cast<void>(at_thread_end);
+    std::shared_ptr<const Snapshot> present;
+    {
+      const std::lock_guard lock(mutex_);
+      present = snapshot_;
+      seen_.version = version_.load(std::memory_order_relaxed);
+    }
+    const Snapshot* const address = present.get();
+    if (seen_.snapshot == nullptr) seen_.snapshot = new std::shared_ptr<const Snapshot>;
+    seen_.snapshot->reset(address, [owner = std::move(present)](const Snapshot*) {});
+  }
 
   static Registry* make() {
     auto* const registry = new Registry;
@@ -257,78 +184,110 @@ class Registry {
 
   std::mutex mutex_;
   Entries entries_;
-  std::shared_ptr<const Snapshot> snapshot_;
-  std::atomic<uint64_t> version_{0};
+  std::shared_ptr<const Snapshot> snapshot_ = std::make_shared<Snapshot>(0);
+  std::atomic<uint64_t> version_{1};  // a thread that has seen none has 0
   std::optional<GlobalCallback> callback_;
 };
 
-/// The memory of the pins that a thread released last, kept for its next operator. Nested operators
-/// find no spare memory and allocate their own.
-struct SparePins {
-  void* block = nullptr;
-  bool is_over = false;  // the thread is ending, so it keeps no memory any more
-};
-constinit thread_local SparePins spare_pins{};
+constinit thread_local Registry::Seen Registry::seen_ = {nullptr, 0};
 
-struct SparePinsRelease {
-  ~SparePinsRelease() {
-    ::operator delete(std::exchange(spare_pins.block, nullptr));
-    spare_pins.is_over = true;
+/// The targets that an operator has pinned; unpins them when it ends.
+class Pins {
+ public:
+  Pins() = default;
+  ~Pins() {
+    if (snapshot_ == nullptr || snapshot_->targets.empty()) return;
+    for (const auto& [pin, use] : pins_) pin->unpin(use);
   }
-};
+  Pins(Pins&&) = default;
+  Pins(const Pins&) = delete;
+  Pins& operator=(const Pins&) = delete;
 
-/// The pins of an operator. LibTorch destroys the object.
-struct Pins final : at::ObserverContext {
-  explicit Pins(std::shared_ptr<const Snapshot> seen) : snapshot(std::move(seen)) {}
-
-  using Pin = std::pair<AccessTarget::Pin*, AccessTarget::Use>;
-  const std::shared_ptr<const Snapshot> snapshot;  // keeps the pinned targets alive
-  c10::SmallVector<Pin, 4> pins;
-
-  static void* operator new(size_t size_bytes) {
-    if (void* const block = std::exchange(spare_pins.block, nullptr)) return block;
-    [[maybe_unused]] thread_local SparePinsRelease at_thread_end;
-    return ::operator new(size_bytes);
-  }
-
-  static void operator delete(void* block) noexcept {
-    if (spare_pins.block == nullptr && !spare_pins.is_over) {
-      spare_pins.block = block;
-    } else {
-      ::operator delete(block);
+  /// Pins the targets that an operator with these traits and arguments uses.
+  void pin(const std::shared_ptr<const Snapshot>& snapshot, const OperatorTraits& traits,
+           c10::ArrayRef<const c10::IValue> arguments) {
+    const uint64_t written = traits.written_by(arguments);
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      const bool is_written = i < 64 && ((written >> i) & 1) != 0;
+      pin_value(snapshot, arguments[i],
+                is_written ? AccessTarget::Use::kWrite : AccessTarget::Use::kRead);
     }
   }
-};
-static_assert(alignof(Pins) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
 
-class PinCollector {
- public:
-  explicit PinCollector(const std::shared_ptr<const Snapshot>& snapshot) : snapshot_(snapshot) {}
+  bool empty() const { return pins_.empty(); }
 
-  void collect(const c10::IValue& value, AccessTarget::Use use) {
+ private:
+  void pin_value(const std::shared_ptr<const Snapshot>& snapshot, const c10::IValue& value,
+                 AccessTarget::Use use) {
     if (value.isTensor()) {
-      collect(*value.unsafeToTensorImpl(), use);
+      pin_tensor(snapshot, *value.unsafeToTensorImpl(), use);
     } else if (value.isList() && (value.isTensorList() || value.isOptionalTensorList())) {
       for (const c10::IValue& element : value.toListRef()) {
-        if (element.isTensor()) collect(*element.unsafeToTensorImpl(), use);
+        if (element.isTensor()) pin_tensor(snapshot, *element.unsafeToTensorImpl(), use);
       }
     }
   }
 
-  std::unique_ptr<Pins> take() { return std::move(pins_); }
-
- private:
-  void collect(const c10::TensorImpl& tensor, AccessTarget::Use use) {
+  void pin_tensor(const std::shared_ptr<const Snapshot>& snapshot, const c10::TensorImpl& tensor,
+                  AccessTarget::Use use) {
     if (!tensor.has_storage()) return;
     AccessTarget* const target =
-        snapshot_->targets.find(tensor.unsafe_storage().unsafeGetStorageImpl());
+        snapshot->targets.find(tensor.unsafe_storage().unsafeGetStorageImpl());
     if (target == nullptr) return;
-    if (pins_ == nullptr) pins_ = std::make_unique<Pins>(snapshot_);
-    pins_->pins.emplace_back(&target->pin(use), use);
+    if (snapshot_ == nullptr) snapshot_ = snapshot;
+    pins_.emplace_back(&target->pin(use), use);
   }
 
-  const std::shared_ptr<const Snapshot>& snapshot_;
-  std::unique_ptr<Pins> pins_;
+  std::shared_ptr<const Snapshot> snapshot_;  // keeps the pinned targets alive
+  c10::SmallVector<std::pair<AccessTarget::Pin*, AccessTarget::Use>, 4> pins_;
+};
+
+// --- By the key ---
+
+/// Runs instead of an operator that has a tensor with the key among its arguments.
+void run_pinned(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kAccessKey);
+  const std::shared_ptr<const Snapshot>& snapshot = Registry::get().now();
+  if (snapshot->targets.empty()) return op.redispatchBoxed(keys & kBelow, stack);
+  const c10::FunctionSchema& schema = op.schema();
+  const OperatorTraits traits = traits_of(schema);
+  // Some of these copy if they must (to, contiguous, reshape), by an operator that is noticed.
+  if (traits.makes_views) return op.redispatchBoxed(keys & kBelow, stack);
+  const size_t count = schema.arguments().size();
+  const c10::ArrayRef<const c10::IValue> arguments(stack->data() + (stack->size() - count), count);
+  Pins pins;
+  pins.pin(snapshot, traits, arguments);
+  op.redispatchBoxed(keys & kBelow, stack);
+}
+
+/// Operators that only make views, and are the most frequent ones on parameters. They skip the key,
+/// which saves them the call; all other operators that make views come to run_pinned().
+constexpr std::array<const char*, 12> kViews = {"alias",  "as_strided",    "detach",     "expand",
+                                                "narrow", "permute",       "select.int", "squeeze",
+                                                "t",      "transpose.int", "unsqueeze",  "view"};
+
+/// Registers run_pinned() for the key. Returns false if other code of the process has registered a
+/// kernel of its own.
+bool take_key() {
+  using torch::Library;
+  try {
+    // Never destroyed, because operators may run at exit.
+    static auto* const all = new Library(Library::IMPL, "_", kAccessKey, __FILE__, __LINE__);
+    all->fallback(torch::CppFunction::makeFromBoxedFunction<&run_pinned>());
+    static auto* const views = new Library(Library::IMPL, "aten", kAccessKey, __FILE__, __LINE__);
+    for (const char* name : kViews) views->impl(name, torch::CppFunction::makeFallthrough());
+    return true;
+  } catch (const c10::Error&) {
+    return false;
+  }
+}
+
+// --- By the callback ---
+
+/// The pins of an operator that LibTorch records. LibTorch destroys it when the operator has ended.
+struct RecordedPins final : at::ObserverContext {
+  explicit RecordedPins(Pins pins) : pins(std::move(pins)) {}
+  const Pins pins;
 };
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function) {
@@ -336,47 +295,40 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
   if (snapshot->targets.empty()) return nullptr;
   const OperatorTraits traits = traits_of(function);
   if (traits.makes_views) return nullptr;
-  PinCollector collector(snapshot);
-  const auto inputs = function.inputs();
-  const uint64_t written = traits.written_by(inputs);
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const bool is_written = i < 64 && ((written >> i) & 1) != 0;
-    collector.collect(inputs[i], is_written ? AccessTarget::Use::kWrite : AccessTarget::Use::kRead);
-  }
-  return collector.take();
-}
-
-void on_end(const at::RecordFunction&, at::ObserverContext* context) {
-  if (context == nullptr) return;
-  auto& pinned = *static_cast<Pins*>(context);
-  if (pinned.snapshot->targets.empty()) return;
-  for (const auto& [pin, use] : pinned.pins) pin->unpin(use);
+  Pins pins;
+  pins.pin(snapshot, traits, function.inputs());
+  return pins.empty() ? nullptr : std::make_unique<RecordedPins>(std::move(pins));
 }
 
 template <typename Change>
 void Registry::change(Change&& change) {
   std::shared_ptr<const Snapshot> before;  // destroys the old targets after the mutex is unlocked
   const std::lock_guard lock(mutex_);
-  const bool was_empty = entries_.empty();
   change(entries_);
   auto snapshot = std::make_shared<Snapshot>(entries_.size());
+  bool needs_callback = false;
   for (const auto& [storage, watched] : entries_) {
     if (!watched.origin.is_here()) continue;
     snapshot->targets.add(storage, watched.target.get());
     snapshot->kept_alive.push_back(watched.target);
+    needs_callback = needs_callback || watched.has_unkeyed;
   }
   before = std::exchange(snapshot_, std::move(snapshot));
   version_.fetch_add(1, std::memory_order_release);
-  if (was_empty && !entries_.empty()) {
-    callback_.emplace(at::RecordFunctionCallback(&on_start, &on_end)
-                          .needsInputs(true)
-                          .scopes({at::RecordScope::FUNCTION}));
-  } else if (!was_empty && entries_.empty()) {
+  if (needs_callback && !callback_.has_value()) {
+    callback_.emplace(at::RecordFunctionCallback(&on_start).needsInputs(true).scopes(
+        {at::RecordScope::FUNCTION}));
+  } else if (!needs_callback) {
     callback_.reset();
   }
 }
 
 }  // namespace
+
+bool observes_keys() {
+  static const bool is_taken = take_key();
+  return is_taken;
+}
 
 AccessObserver::AccessObserver(std::vector<Watched> storages) : storages_(std::move(storages)) {
   Registry::get().add(storages_);

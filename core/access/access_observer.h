@@ -10,9 +10,9 @@
 
 namespace tessera::internal {
 
-/// Lists, for error texts, what hides operators from every observer.
-inline constexpr const char* kWhatHidesOperators =
-    "at::clearCallbacks(), at::RecordFunctionGuard(false) or at::enableRecordFunction(false)";
+/// Lists, for error texts, which accesses no observer sees.
+inline constexpr const char* kWhatIsNotSeen =
+    "a raw pointer, a fused kernel, or a tensor made of the storage itself (set_())";
 
 /// Something whose storage must be made ready before an operator uses it, such as a unit. Its
 /// functions are called on the thread that runs the operator, possibly on several threads at once.
@@ -43,15 +43,19 @@ class AccessTarget {
 /// nested ones included, that has a storage in `storages` among its inputs pins the storage's
 /// target while it runs. Operators that only make views (t, view, detach, ...) pin nothing.
 /// Observation lasts as long as the object. An operator that another thread began before the object
-/// is destroyed may still pin and unpin afterwards, and keeps its targets alive. While any observer
-/// lives, each operator of the process costs about 110 ns more, or about 150 with a watched input.
-/// Construction and destruction are thread-safe. Note [Access observer] in access_observer.cc.
+/// is destroyed may still pin and unpin afterwards, and keeps its targets alive. Construction and
+/// destruction are thread-safe.
+///
+/// The observer sees inputs that carry the access key (access_key.h). If a storage also has tensors
+/// without the key, say so: while it is watched, LibTorch calls back for every operator of the
+/// process, which costs each 0.1 to 0.9 us. Note [Access observer] in access_observer.cc.
 class AccessObserver {
  public:
   struct Watched {
     c10::Storage storage;  // held, so that no other storage gets its address
     std::shared_ptr<AccessTarget> target;
-    Origin origin = {};  // the process that watches; children of fork() do not
+    bool has_unkeyed = false;  // there are tensors of the storage that do not carry the access key
+    Origin origin = {};        // the process that watches; children of fork() do not
   };
   explicit AccessObserver(std::vector<Watched> storages);
   ~AccessObserver();
@@ -61,5 +65,9 @@ class AccessObserver {
  private:
   std::vector<Watched> storages_;
 };
+
+/// Returns true if observers see tensors with the access key; false if other code of the process
+/// has a kernel for the key.
+bool observes_keys();
 
 }  // namespace tessera::internal

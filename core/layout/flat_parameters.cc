@@ -8,8 +8,9 @@
 #include <c10/util/Exception.h>
 #include <xxhash.h>
 
-#include "tessera/core/access/access_observer.h"
+#include "tessera/core/access/access_key.h"
 #include "tessera/core/layout/flat_buffer.h"
+#include "tessera/core/layout/storage_holders.h"
 
 namespace tessera::internal {
 namespace {
@@ -29,9 +30,9 @@ c10::Storage storage_of_its_own(const at::Tensor& parameter, at::ScalarType dtyp
 std::string access_error(const PlannedUnit& unit) {
   return absl::StrCat("[fsdp] unit '", unit.name,
                       "': its parameters are split over ranks and their memory is free, so they "
-                      "cannot be read by a raw pointer, nor by an operator that ",
-                      kWhatHidesOperators,
-                      " hides from the engine; use operators, without these calls, or hold "
+                      "cannot be read through ",
+                      kWhatIsNotSeen,
+                      "; use operators on the parameters or their views, or hold "
                       "engine->gather(module) or engine->full_parameters() meanwhile");
 }
 
@@ -39,14 +40,17 @@ std::string access_error(const PlannedUnit& unit) {
 
 FlatParameters::FlatParameters(const ParameterTable& table, const UnitPlan& plan,
                                Residence residence, const AllocateUnit& allocate, at::Device device,
-                               MemoryMeter& meter, Values brought)
+                               MemoryMeter& meter, Values brought, Observed observed)
     : table_(table),
       plan_(plan),
       residence_(residence),
       meter_(meter),
+      is_keyed_(table.size()),
+      has_unkeyed_(table.size()),
       versions_(table.size()),
       samples_(table.size()) {
   const c10::NoGradGuard no_grad;
+  const StorageHolders holders(table);
   full_.reserve(plan.size());
   for (const PlannedUnit& unit : plan) {
     const FlatLayout& layout = unit.layout;
@@ -64,10 +68,14 @@ FlatParameters::FlatParameters(const ParameterTable& table, const UnitPlan& plan
     FreeableBuffer& full =
         full_.emplace_back(layout.numel(), layout.dtype(), device, access_error(unit));
     for (size_t position = 0; position < unit.parameters.size(); ++position) {
-      const at::Tensor& parameter = table[unit.parameters[position]].tensor;
+      const size_t index = unit.parameters[position];
+      const at::Tensor& parameter = table[index].tensor;
       const Range range = layout.parameter_range(position);
       if (brought == Values::kOfParameters) view_like(values, range, parameter).copy_(parameter);
+      has_unkeyed_[index] = holders.other_holders(parameter) > 0;
       full.adopt(storage_of_its_own(parameter, layout.dtype()), range.begin);
+      remove_access_key(parameter);  // it may be a view of another engine's parameter
+      if (is_split() || observed == Observed::kYes) is_keyed_[index] = add_access_key(parameter);
     }
     if (!values.is_same(memory.shard)) {
       memory.shard.copy_(values.narrow(0, memory.shard_range.begin, memory.shard_range.numel));
@@ -80,6 +88,9 @@ FlatParameters::FlatParameters(const ParameterTable& table, const UnitPlan& plan
 }
 
 FlatParameters::~FlatParameters() {
+  for (size_t i = 0; i < table_.size(); ++i) {
+    if (is_keyed_[i] != 0) remove_access_key(table_[i].tensor);
+  }
   for (size_t unit = 0; unit < full_.size(); ++unit) {
     meter_.remove(class_, static_cast<int64_t>(memory_[unit].shard.nbytes()));
     if (!is_split()) continue;
@@ -89,6 +100,18 @@ FlatParameters::~FlatParameters() {
                      "': its parameters were split over ranks and the engine that could gather "
                      "them is gone; copy the model inside engine->full_parameters() before"));
   }
+}
+
+std::vector<AccessObserver::Watched> FlatParameters::watched(
+    size_t unit, const std::shared_ptr<AccessTarget>& target) const {
+  std::vector<AccessObserver::Watched> watched;
+  for (size_t position = 0; position < full_[unit].size(); ++position) {
+    const size_t index = plan_[unit].parameters[position];
+    watched.push_back({.storage = full_[unit].storage(position),
+                       .target = target,
+                       .has_unkeyed = is_keyed_[index] == 0 || has_unkeyed_[index] != 0});
+  }
+  return watched;
 }
 
 uint64_t FlatParameters::sample(size_t index) const {
@@ -123,6 +146,7 @@ bool FlatParameters::lives_here(size_t index) const {
          // Not checked for split units, because operators on other threads may gather and free them
          // now.
          (is_split() || full.is_intact(place.position)) &&
+         has_access_key(tensor) == (is_keyed_[index] != 0) &&
          tensor.scalar_type() == plan_[place.unit].layout.dtype() &&
          tensor.numel() == range_of(index).numel && tensor.storage_offset() == 0 &&
          is_non_overlapping_dense(tensor);

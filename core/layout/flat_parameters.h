@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/core/access/access_observer.h"
 #include "tessera/core/layout/freeable_buffer.h"
 #include "tessera/core/layout/unit_memory.h"
 #include "tessera/memory_meter.h"
@@ -18,6 +20,9 @@ namespace tessera::internal {
 /// set later because the parameters have no readable memory.
 enum class Values : uint8_t { kOfParameters, kLater };
 
+/// Whether an observer may ever watch the parameters, or operators always find their values there.
+enum class Observed : uint8_t { kNo, kYes };
+
 /// The parameters of a plan in one flat buffer per unit, and this rank's shards of them. Detects
 /// writes outside the engine. A unit is resident (always has memory) or split (has memory only
 /// while some is attached).
@@ -28,11 +33,14 @@ class FlatParameters {
   /// one only with other parameters (Note [Aliases of parameters]). Whole units lie on `device`,
   /// like the parameters; shards of split units may lie elsewhere (Options::offload). Writes this
   /// rank's shards only: ranks that share whole units must run a barrier and call accept() before
-  /// any of them reads. Under Values::kLater shards are zero. References must outlive the object.
+  /// any of them reads. Under Values::kLater shards are zero. Under Observed::kYes parameters get
+  /// the access key, by which watched() storages are observed; split parameters always do.
+  /// References must outlive the object.
   FlatParameters(const ParameterTable& table, const UnitPlan& plan, Residence residence,
                  const AllocateUnit& allocate, at::Device device, MemoryMeter& meter,
-                 Values values = Values::kOfParameters);
-  /// Resident parameters keep their values in their buffers; split ones throw when read.
+                 Values values = Values::kOfParameters, Observed observed = Observed::kNo);
+  /// Resident parameters keep their values in their buffers; split ones throw when read. Takes the
+  /// access key off the parameters.
   ~FlatParameters();
   FlatParameters(const FlatParameters&) = delete;
   FlatParameters& operator=(const FlatParameters&) = delete;
@@ -41,6 +49,11 @@ class FlatParameters {
   /// of PlannedUnit::parameters.
   FreeableBuffer& full(size_t unit) { return full_[unit]; }
   const FreeableBuffer& full(size_t unit) const { return full_[unit]; }
+
+  /// Returns what an AccessObserver needs to observe `unit` for `target`: the storages of its
+  /// parameters.
+  std::vector<AccessObserver::Watched> watched(size_t unit,
+                                               const std::shared_ptr<AccessTarget>& target) const;
 
   /// The part of `unit` that this rank keeps: shard() returns its memory, including padding with
   /// zeros, and shard_range() returns its range in the unit.
@@ -99,8 +112,10 @@ class FlatParameters {
   MemoryClass class_ = MemoryClass::kParameters;  // class of the shards' memory
   std::vector<FreeableBuffer> full_;
   std::vector<UnitMemory> memory_;
-  std::vector<int64_t> versions_;  // per table entry
-  std::vector<uint64_t> samples_;  // per table entry: a hash of the first elements
+  std::vector<uint8_t> is_keyed_;     // per table entry: carries the access key
+  std::vector<uint8_t> has_unkeyed_;  // per table entry: its storage has holders without the key
+  std::vector<int64_t> versions_;     // per table entry
+  std::vector<uint64_t> samples_;     // per table entry: a hash of the first elements
 };
 
 /// Returns the error text: "<parameter> <what happened>; <remedy>".

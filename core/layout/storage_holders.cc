@@ -42,7 +42,15 @@ void count_bases(const at::Tensor& tensor,
   }
 }
 
+std::vector<at::Tensor> tensors_of(const ParameterTable& table) {
+  std::vector<at::Tensor> tensors;
+  for (const Parameter& parameter : table) tensors.push_back(parameter.tensor);
+  return tensors;
+}
+
 }  // namespace
+
+StorageHolders::StorageHolders(const ParameterTable& table) : StorageHolders(tensors_of(table)) {}
 
 StorageHolders::StorageHolders(const std::vector<at::Tensor>& tensors) {
   std::unordered_map<const c10::TensorImpl*, size_t> references;
@@ -68,9 +76,7 @@ int64_t StorageHolders::other_holders(const at::Tensor& tensor) const {
 
 std::vector<std::string> alias_problems(const ParameterTable& table, const UnitPlan& plan,
                                         const Precision& precision) {
-  std::vector<at::Tensor> parameters;
-  for (const Parameter& parameter : table) parameters.push_back(parameter.tensor);
-  const StorageHolders holders(parameters);
+  const StorageHolders holders(table);
   std::vector<std::string> problems;
   for (size_t i = 0; i < table.size(); ++i) {
     const at::Tensor& tensor = table[i].tensor;

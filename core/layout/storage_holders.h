@@ -30,6 +30,8 @@ namespace tessera::internal {
 class StorageHolders {
  public:
   explicit StorageHolders(const std::vector<at::Tensor>& tensors);
+  /// Counts the references from the parameters of `table`.
+  explicit StorageHolders(const ParameterTable& table);
 
   /// `tensor` must be one of the constructor's tensors. Returns how many others hold its memory:
   /// tensors that were not passed to the constructor, and handles of the storage. Local.

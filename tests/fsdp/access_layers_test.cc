@@ -8,6 +8,7 @@
 
 #include <torch/torch.h>
 
+#include "tessera/core/access/access_key.h"
 #include "tessera/parallelize.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/configuration.h"
@@ -129,7 +130,7 @@ TEST(HostilePolicyControl, AMissedOperatorDoesNotPass) {
     Configuration configuration = hostile(configuration_of(Strategy::kZero3));
     const auto engine = parallelize(model, adamw(), options_of(configuration), world);
     EXPECT_TRUE(model(at::ones({2, 5})).isfinite().all().item<bool>());
-    const at::RecordFunctionGuard unseen(/*is_enabled=*/false);
+    const c10::impl::ExcludeDispatchKeyGuard unseen(kAccessKey);
     EXPECT_THROW(model(at::ones({2, 5})), c10::Error);
   });
 }

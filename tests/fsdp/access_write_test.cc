@@ -65,6 +65,13 @@ std::vector<Write> writes() {
          at::batch_norm(at::ones({2, 7}), {}, {}, rank.model->first->bias.detach(), at::ones({7}),
                         /*training=*/true, 0.1, 1e-5, /*cudnn_enabled=*/false);
        }},
+      {"InsideAnOperatorWhoseSchemaOnlyReads",
+       [](SplitRank& rank) {
+         c10::Dispatcher::singleton()
+             .findSchemaOrThrow("tessera_test_access::double_data", "")
+             .typed<Tensor(const Tensor&)>()
+             .call(rank.model->first->weight);
+       }},
       {"Load",  // writes by set_()
        [](SplitRank& rank) {
          std::stringstream stream;

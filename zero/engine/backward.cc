@@ -8,7 +8,6 @@
 #include <c10/util/Exception.h>
 #include <c10/util/ScopeExit.h>
 
-#include "tessera/core/access/access_observer.h"
 #include "tessera/core/grad/loss_weight_scope.h"
 #include "tessera/core/options/option_table.h"
 #include "tessera/core/process/progress_report.h"
@@ -68,8 +67,8 @@ void Backward::before_gradient(size_t index) {
       context_.backward_watch.is_inside_backward(), "[grad] '", name,
       "': backward runs on a thread that does not know this engine, or hides its operators, "
       "so its end would go unnoticed; call backward on the thread that called parallelize, "
-      "without ",
-      kWhatHidesOperators);
+      "without at::clearCallbacks(), at::RecordFunctionGuard(false) or "
+      "at::enableRecordFunction(false)");
   TORCH_CHECK(!context_.persistent.comm_hook.is_running(), "[grad] '", name,
               "': backward runs inside the communication hook, which works on the gradients that "
               "it would add to; compute there without the model's parameters");

@@ -111,9 +111,7 @@ void ParameterAllGather::start(const std::vector<size_t>& units) {
     const std::lock_guard lock(*mutex_);
     const auto& pending =
         pending_.emplace_back(std::make_shared<Pending>(*this, unit, std::move(work)));
-    for (size_t part = 0; part < flat_.full(unit).size(); ++part) {
-      watched.push_back({flat_.full(unit).storage(part), pending});
-    }
+    for (auto& storage : flat_.watched(unit, pending)) watched.push_back(std::move(storage));
   }
   if (watched.empty()) return;
   observer_ = std::make_unique<AccessObserver>(std::move(watched));
@@ -125,11 +123,10 @@ void ParameterAllGather::start(const std::vector<size_t>& units) {
     flat_.full(pending->unit)
         .forbid(absl::StrCat(
             "[zero] unit '", plan_[pending->unit].name,
-            "': its new values are still on their way from other ranks, so they cannot be read by "
-            "a raw pointer, nor by an operator that ",
-            kWhatHidesOperators,
-            " hides from the engine; use an operator, without these calls, or call "
-            "engine->wait()"));
+            "': its new values are still on their way from other ranks, so they cannot be read "
+            "through ",
+            kWhatIsNotSeen,
+            "; use an operator on the parameters or their views, or call engine->wait()"));
   }
 }
 

@@ -24,6 +24,12 @@ AllocateUnit memory_from(SharedParameters* shared, ProcessGroup& group, const Un
   });
 }
 
+/// Returns true if a step all-gathers the updates, because each rank updates only a part of the
+/// parameters that it keeps.
+bool gathers_updates(const SharedParameters* shared, const SliceMap& slices) {
+  return shared == nullptr && slices.degrees().optimizer > slices.degrees().parameters;
+}
+
 }  // namespace
 
 ParameterStore::ParameterStore(ProcessGroup& group, const ParameterTable& table,
@@ -43,9 +49,10 @@ ParameterStore::ParameterStore(ProcessGroup& group, const ParameterTable& table,
       flat_(table, plan, options.residence,
             memory_from(shared_.get(), gathering_ != nullptr ? *gathering_ : group, plan, slices,
                         options),
-            group.device(), meter, brought) {
+            group.device(), meter, brought,
+            gathers_updates(shared_.get(), slices) ? Observed::kYes : Observed::kNo) {
   masters_.adopt(flat_);
-  if (shared_ == nullptr && slices.degrees().optimizer > slices.degrees().parameters) {
+  if (gathers_updates(shared_.get(), slices)) {
     all_gather_ = std::make_unique<ParameterAllGather>(group, plan, slices, flat_, trace);
   }
   if (flat_.is_split()) {

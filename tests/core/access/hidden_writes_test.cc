@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/core/access/access_key.h"
 #include "tessera/core/access/access_observer.h"
 
 namespace tessera::internal {
@@ -75,6 +76,7 @@ Outcome call(const c10::OperatorHandle& op, bool flag) {
     if (!is_statistic(argument.name())) continue;
     statistics.push_back(stack.back().toTensor());
     before.push_back(statistics.back().clone());
+    add_access_key(statistics.back());
     watched.push_back({statistics.back().storage(), note});
   }
   Outcome outcome;

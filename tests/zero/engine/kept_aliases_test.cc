@@ -299,6 +299,22 @@ TEST_P(KeptAliases, GoTheWayOfTheParameterWhenTheEngineEnds) {
 
 INSTANTIATE_TEST_SUITE_P(, KeptAliases, configurations_and_worlds(), name_of);
 
+/// Such a view carries the key by which the former engine observed it.
+TEST(ViewsOfFormerParameters, MayBecomeParametersOfAnyEngine) {
+  for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero2, Strategy::kZero3}) {
+    run_ranks(2, [&](const std::shared_ptr<ProcessGroup>& world) {
+      torch::nn::Linear former(3, 5);
+      parallelize(former, adamw(), {.strategy = Strategy::kZero2, .share_parameters = false}, world)
+          ->wait();
+      torch::nn::Linear model(3, 5);
+      model->weight.set_data(former->weight.detach());
+      const auto engine = parallelize(model, adamw(), {.strategy = strategy}, world);
+      model(at::ones({2, 3})).sum().backward();
+      EXPECT_TRUE(engine->step().committed);
+    });
+  }
+}
+
 TEST(KeptAliasesRefusal, IsGivenOnAllRanksIfOneHasAnAliasThatCannotFollow) {
   for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero3}) {
     const auto errors = run_ranks_expecting_errors(3, [&](std::shared_ptr<ProcessGroup> world) {
