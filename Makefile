@@ -99,12 +99,13 @@ test-all: test-everything all-asan all-tsan injected-faults
 durations:
 	@tests/durations.py $(release)
 
-# The first program trains while the others are compiled.
+# The first program trains while the others are compiled, by ninja itself, because cmake --build does
+# not pass a signal on to it.
 demo: bootstrap
 	@echo 'demo: building the library and a first program: 2 to 4 minutes on 2 cores'
 	@$(call build,release,quickstart tessera-run)
-	@cmake --build $(release) -j $(JOBS) --target gpt memory_compare >$(release)/demo.log 2>&1 & rest=$$!; \
-	  examples/demo.sh --first $(release)/bin || { kill $$rest; exit 1; }; \
+	@ninja -C $(release) -j $(JOBS) gpt memory_compare >$(release)/demo.log 2>&1 & rest=$$!; \
+	  examples/demo.sh --first $(release)/bin || { kill $$rest 2>/dev/null; exit 1; }; \
 	  echo; echo 'demo: building a GPT and the comparison of memory: 1 to 2 minutes on 2 cores'; \
 	  tail -n +1 -f --pid=$$rest $(release)/demo.log; wait $$rest
 	@echo

@@ -11,6 +11,7 @@
 #
 # STEPS: number of training steps. CHART: path of the chart.
 set -euo pipefail
+unset CDPATH RANK WORLD_SIZE  # with the last two tessera-run would refuse to start a job of its own
 
 first=
 if [[ ${1:-} == --first ]]; then
@@ -38,14 +39,15 @@ done
   sh -c 'echo "$OMP_NUM_THREADS"' 2>/dev/null | sed -n 's/^\[0\] //p')}"
 export OMP_NUM_THREADS
 scratch=$(mktemp -d)
-trap 'pkill -KILL -f -- "--checkpoint=$scratch" || true; rm -rf "$scratch"' EXIT
+trap '[[ -z $(jobs -p) ]] || kill $(jobs -p); rm -rf "$scratch"' EXIT
 
-# on <ranks> <program> <arguments>: runs the program. Only rank 0 prints, so the prefix [0] is removed.
-on() {
+start() {
   local ranks=$1 program=$2
   shift 2
-  "$bin/tessera-run" --standalone --nproc-per-node "$ranks" -- "$bin/$program" "$@" | sed -u 's/^\[0\] //'
+  exec "$bin/tessera-run" --standalone --nproc-per-node "$ranks" -- "$bin/$program" "$@"
 }
+# on <ranks> <program> <arguments>: runs the program. Only rank 0 prints, so the prefix [0] is removed.
+on() { (start "$@") | sed -u 's/^\[0\] //'; }
 
 # The output of examples/quickstart under each strategy.
 if [[ -n $first ]]; then
@@ -117,25 +119,31 @@ OMP_NUM_THREADS=1 on 4 memory_compare --svg="$chart"
 echo
 echo "== 4. Killed in the middle, $ranks ranks: goes on under another strategy =="
 run=$scratch/run
-# train <strategy> <arguments>: trains and prints the lines of progress and the hash of the parameters.
+training=(--layers=4 --width=192 --context=64 --batch=4 --steps=60 --warmup=2 --eval_batches=4 --sample_bytes=0 --log_every=20)
+# progress <strategy>: prints the lines of progress and the hash of the parameters.
+progress() { grep -E '^(step|goes on|parameters)' | sed "s/^/$1: /"; }
+# train <strategy> <arguments>: trains and prints the progress.
 train() {
   local strategy=$1
   shift
-  on $ranks gpt --strategy="$strategy" --layers=4 --width=192 --context=64 --batch=4 --steps=60 --warmup=2 --eval_batches=4 \
-    --sample_bytes=0 --log_every=20 "$@" | tee "$scratch/$strategy.out" | grep -E '^(step|goes on|parameters)' | sed "s/^/$strategy: /"
+  on $ranks gpt --strategy="$strategy" "${training[@]}" "$@" | tee "$scratch/$strategy.out" | progress "$strategy"
 }
 train ddp
 echo "-- SIGKILL to a run under zero3, once step 20 is saved --"
-{ train zero3 --checkpoint="$run" --save_every=5 2>"$scratch/killed.err" || true; } &
+(start $ranks gpt --strategy=zero3 "${training[@]}" --checkpoint="$run" --save_every=5) \
+  >"$scratch/zero3.out" 2>"$scratch/killed.err" &
 job=$!
 until [[ -d $run/step-20 ]]; do
   if ! kill -0 $job 2>/dev/null; then
-    echo 'demo: the run ended before it was killed' >&2
+    cat "$scratch/killed.err" >&2
+    echo 'demo: the run ended before it was killed (above)' >&2
     exit 1
   fi
+  sleep 0.05
 done
-pkill -KILL -f -- "--checkpoint=$run"
-wait $job
+pkill -KILL -P $job  # its ranks
+wait $job || true
+sed 's/^\[0\] //' "$scratch/zero3.out" | progress zero3
 train zero1 --checkpoint="$run"
 hash_of() { sed -n 's/^parameters *//p' "$scratch/$1.out"; }
 if [[ -z $(hash_of ddp) || $(hash_of ddp) != "$(hash_of zero1)" ]]; then
