@@ -22,10 +22,11 @@
 #   CXX=g++-12                  another compiler than g++; CMake reads it, too
 #   OS_RELEASE=<file>           describes this system instead of /etc/os-release
 set -euo pipefail
+unset CDPATH  # cd would print where it went
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 version=${TORCH:-2.11.0}
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/tessera
+cache=${XDG_CACHE_HOME:-${HOME:-}/.cache}/tessera
 torch=${TESSERA_TORCH:-$cache/libtorch-$version}
 
 say() { echo "bootstrap: $*" >&2; }
@@ -211,8 +212,11 @@ download() {  # python, folder for the wheels, files with requirements...
 fetch_torch() {
   local wheels=$cache/wheels-$version partial=$torch.partial python
   python=$(python_with_pip) || die "no python3 with pip"
+  [[ -w $cache ]] ||
+    die "cannot write to $cache; set XDG_CACHE_HOME, or TESSERA_TORCH to the folder of a LibTorch"
   say "fetching LibTorch $version into $cache (about 550 MB)"
-  download "$python" "$wheels" "wheels-$version.txt"
+  download "$python" "$wheels" "wheels-$version.txt" ||
+    die "pip could not download LibTorch; set TESSERA_TORCH to the folder of one that is there"
   say "unpacking into $torch"
   rm -rf "$partial"
   mkdir -p "$partial"
@@ -284,9 +288,13 @@ elif [[ ! -e $here/wheels-$version.txt ]]; then
   die "TORCH=$version is not pinned; there are: $(cd "$here" && ls wheels-*.txt | tr '\n' ' ')"
 fi
 
-mkdir -p "$cache"
-exec 9>"$cache/lock"  # if two clones start at once, the second waits and finds everything done
-flock -n 9 || { say "waiting for another bootstrap"; flock 9; }
+[[ -z ${CXX:-} ]] || $CXX --version >/dev/null 2>&1 || die "CXX=$CXX: this compiler does not run"
+# If two clones start at once, the second waits and finds everything done. A cache that cannot be
+# written may be complete.
+if mkdir -p "$cache" 2>/dev/null && [[ -w $cache ]]; then
+  exec 9>"$cache/lock"
+  flock -n 9 || { say "waiting for another bootstrap"; flock 9; }
+fi
 install_packages "$@"
 old=$(too_old "$@")
 [[ -z $old ]] || { differences >&2; die "$old"; }
