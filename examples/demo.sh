@@ -41,6 +41,7 @@ export OMP_NUM_THREADS
 scratch=$(mktemp -d)
 trap '[[ -z $(jobs -p) ]] || kill $(jobs -p); rm -rf "$scratch"' EXIT
 
+# start <ranks> <program> <arguments>: replaces the calling subshell by the program's launcher.
 start() {
   local ranks=$1 program=$2
   shift 2

@@ -399,8 +399,8 @@ TEST(AccessControl, NeedsNoCallbackForOperatorsOfForward) {
   });
 }
 
-/// An alias from before parallelize carries no key, so it is seen by a callback, and the engine is
-/// the only one that pays for it.
+/// An alias from before parallelize carries no key, so it is seen by a callback, which is on until
+/// the engine ends.
 TEST(AccessControl, CallsBackForOperatorsWhileAnAliasIsOlderThanTheEngine) {
   const auto has_callback = [] {
     return at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION).has_value();

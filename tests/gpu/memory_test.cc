@@ -50,8 +50,8 @@ TEST_P(MemoryOnGpu, IsWhatTheFormulaSays) {
                    over_nccl());
 }
 
-/// The stream waits for a reduction only when its buffer is needed, so each buffer more lets one
-/// more reduction run beside backward.
+/// The stream waits for all reductions but the last units_in_reduction - 1, so each buffer more
+/// lets one more reduction run beside backward.
 TEST(UnitsInReductionOnGpu, AreAsManyAsTheOptionSaysAndChangeNoBits) {
   const int world = std::min(most_rank_threads(), 3);
   if (world < 2) GTEST_SKIP() << "needs 2 GPUs";
